@@ -107,6 +107,16 @@ pub static DRIVERS: &[Driver] = &[
         open: Open::Port(ethernet::intel::open_igbvf),
     },
     Driver {
+        name: "ixgbe",
+        ids: &ethernet::intel::IXGBE,
+        open: Open::Port(ethernet::intel::open_ixgbe),
+    },
+    Driver {
+        name: "ixgbevf",
+        ids: &ethernet::intel::IXGBEVF,
+        open: Open::Port(ethernet::intel::open_ixgbevf),
+    },
+    Driver {
         name: "vmxnet3",
         ids: &ethernet::vmxnet3::IDS,
         open: Open::Port(ethernet::vmxnet3::open),

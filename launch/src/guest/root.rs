@@ -81,6 +81,8 @@ const MODULES: &[&str] = &[
     "ioatdma",
     "nvme",
     "enic",
+    "ixgbe",
+    "ixgbevf",
     "mlx5_core",
     "mlx5_ib",
     "nvme_rdma",

@@ -4,6 +4,7 @@
 mod captures;
 mod enic;
 mod inprocess;
+mod ixgbe;
 mod lab_selftest;
 mod messaging;
 mod mlx5;

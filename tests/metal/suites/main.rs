@@ -3,6 +3,7 @@
 mod enic;
 mod intel_nic;
 mod ioat;
+mod ixgbe;
 mod mlx5;
 mod mlx5_verbs;
 mod ntb;

@@ -79,6 +79,12 @@ impl ConfigSpace {
         self
     }
 
+    /// The next capability goes to this offset, behind those before it.
+    pub fn capability_at(mut self, offset: usize) -> Self {
+        self.next_capability = offset;
+        self
+    }
+
     /// Adds an MSI-X capability: its table and its pending bits lie in the BAR at these offsets.
     pub fn msix(mut self, vectors: u16, bar: u8, table: u32, pending: u32) -> Self {
         let offset = self.capability(0x11, 12);

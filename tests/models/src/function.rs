@@ -1,6 +1,7 @@
 //! What a model is to whoever drives it, and the other way round.
 
 use crate::ConfigSpace;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A moment, in nanoseconds since the model's machine was started.
@@ -64,6 +65,19 @@ pub trait Machine {
 
     /// Raises an interrupt; false if the driver has not set it up.
     fn interrupt(&mut self, interrupt: Interrupt) -> bool;
+}
+
+/// The cable of an Ethernet port whose other end somebody else sees.
+#[derive(Debug, Default)]
+pub struct Cable {
+    /// Frames on their way to the port.
+    pub arriving: VecDeque<Vec<u8>>,
+    /// Frames that it sent.
+    pub sent: Vec<Vec<u8>>,
+    /// The port has switched its transmitter off, and the one at the other end has.
+    pub sends_no_light: bool,
+    /// See [`Cable::sends_no_light`].
+    pub gets_no_light: bool,
 }
 
 /// A PCI function.

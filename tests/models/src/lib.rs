@@ -8,14 +8,17 @@
 //! What proves a model is the stock Linux driver on it, not our own.
 #![forbid(unsafe_code)]
 
+mod big_endian;
 mod config_space;
 pub mod enic;
 mod function;
 pub mod intel_nic;
 pub mod ioat;
+pub mod ixgbe;
 pub mod mlx5;
 pub mod ntb;
 pub mod nvme;
+mod offload;
 pub mod ptdma;
 pub mod rapidio;
 mod registers;
@@ -25,5 +28,5 @@ pub mod vmxnet3;
 
 pub use config_space::{ConfigSpace, PortType};
 pub use function::{
-    Bar, Function, Interrupt, Interrupts, Machine, Memory, Nanoseconds, Unreachable,
+    Bar, Cable, Function, Interrupt, Interrupts, Machine, Memory, Nanoseconds, Unreachable,
 };

@@ -3,11 +3,12 @@
 use super::Error;
 use super::registers::{self as r, ALL_ONES, change};
 use super::transmit::Format;
+use crate::ethernet::is_station;
 use crate::hal::Registers;
 use core::time::Duration;
 
 /// After so long a card that has not read its EEPROM has none, or does not say so (Linux: `igb_get_auto_rd_done`).
-const EEPROM_TIMEOUT: Duration = Duration::from_millis(100);
+pub const EEPROM_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Bus address and length in bytes of both rings.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,22 @@ pub trait Chip: Send {
 
     /// How it wants to be told of packets.
     fn format(&self) -> Format;
+
+    /// The tails of the receive and the transmit queue.
+    fn tails(&self) -> [usize; 2] {
+        [r::RDT, r::TDT]
+    }
+
+    /// What a descriptor says of frames that are damaged.
+    fn damage(&self) -> u32 {
+        r::DAMAGE
+    }
+
+    /// Whether its link is up; none if nothing answers.
+    fn link(&self, registers: &dyn Registers) -> Option<bool> {
+        let status = registers.read32(r::STATUS);
+        (status != ALL_ONES).then_some(status & r::STATUS_LINK_UP != 0)
+    }
 
     /// Most bytes of a layer 3 packet.
     fn most_mtu(&self) -> u16;
@@ -86,7 +103,11 @@ pub fn reset_physical(registers: &dyn Registers) {
     registers.write32(r::IMC, ALL_ONES);
     registers.write32(r::RCTL, 0);
     registers.write32(r::TCTL, 0);
-    // It begins no new access to memory; what is under way ends within the reset.
+    reset_bus_master(registers);
+}
+
+/// Has a physical function begin no new access to memory, and resets it; what is under way ends within the reset.
+pub fn reset_bus_master(registers: &dyn Registers) {
     change(registers, r::CTRL, 0, r::CTRL_MASTER_DISABLE);
     const LOOKS: u32 = 1000;
     let busy = |_: &u32| {
@@ -117,26 +138,40 @@ pub fn is_physical_reset(
 
 /// The MAC address that was read from the EEPROM at reset, or is read now.
 fn address(registers: &dyn Registers) -> Result<[u8; 6], Error> {
-    let (low, high) = (registers.read32(r::RAL), registers.read32(r::RAH));
-    let mac = (u64::from(high & 0xffff) << 32 | u64::from(low)).to_le_bytes();
-    let mac = core::array::from_fn(|i| mac[i]);
-    if high & r::RAH_VALID != 0 && crate::ethernet::is_station(mac) {
-        return Ok(mac);
+    match received_address(registers, r::RAL) {
+        Some(mac) => Ok(mac),
+        None => read_address(registers, r::EERD, 0),
     }
+}
+
+/// The address in the receive address registers at `at`, if it is valid.
+pub fn received_address(registers: &dyn Registers, at: usize) -> Option<[u8; 6]> {
+    let (low, high) = (registers.read32(at), registers.read32(at + 4));
+    (high & r::RAH_VALID != 0).then(|| to_address(low, high)).filter(|&mac| is_station(mac))
+}
+
+/// Two words, of which the second has two bytes more, as an address.
+pub fn to_address(low: u32, high: u32) -> [u8; 6] {
+    let mac = (u64::from(high & 0xffff) << 32 | u64::from(low)).to_le_bytes();
+    core::array::from_fn(|i| mac[i])
+}
+
+/// The address in the EEPROM from a word on, which is read by the register at `at`.
+pub fn read_address(registers: &dyn Registers, at: usize, word: u32) -> Result<[u8; 6], Error> {
     let mut mac = [0; 6];
-    for (word, place) in (0..).zip(mac.chunks_exact_mut(2)) {
-        let value = read_eeprom(registers, word).ok_or(Error::NoMac)?;
+    for (word, place) in (word..).zip(mac.chunks_exact_mut(2)) {
+        let value = read_eeprom(registers, at, word).ok_or(Error::NoMac)?;
         place.copy_from_slice(&value.to_le_bytes());
     }
-    if crate::ethernet::is_station(mac) { Ok(mac) } else { Err(Error::NoMac) }
+    if is_station(mac) { Ok(mac) } else { Err(Error::NoMac) }
 }
 
 /// A word of the EEPROM, if it answers.
-fn read_eeprom(registers: &dyn Registers, word: u32) -> Option<u16> {
+pub fn read_eeprom(registers: &dyn Registers, at: usize, word: u32) -> Option<u16> {
     const LOOKS: u32 = 10_000;
-    registers.write32(r::EERD, word << 2 | r::EERD_START);
+    registers.write32(at, word << 2 | r::EERD_START);
     (0..LOOKS).find_map(|_| {
-        let value = registers.read32(r::EERD);
+        let value = registers.read32(at);
         (value != ALL_ONES && value & r::EERD_DONE != 0).then_some((value >> 16) as u16)
     })
 }
@@ -183,11 +218,16 @@ fn negotiate(registers: &dyn Registers) {
 
 /// Frames that a physical function could not receive.
 pub fn missed_by_physical(registers: &dyn Registers) -> u64 {
-    let count = |at| match registers.read32(at) {
+    count(registers, &[r::DAMAGED[0], r::DAMAGED[1], r::MPC])
+}
+
+/// The sum of counters that reading clears.
+pub fn count(registers: &dyn Registers, counters: &[usize]) -> u64 {
+    let one = |at: &usize| match registers.read32(*at) {
         ALL_ONES => 0,
         count => u64::from(count),
     };
-    r::DAMAGED.into_iter().map(count).sum::<u64>() + count(r::MPC)
+    counters.iter().map(one).sum()
 }
 
 /// Interrupts by MSI, of all physical functions: one for both (82574, 7.4.2; 82576, 7.3.2).

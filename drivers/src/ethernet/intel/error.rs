@@ -13,6 +13,8 @@ pub enum Error {
     NoReset,
     /// Neither the receive address register nor the EEPROM has a station's address.
     NoMac,
+    /// The driver of the physical function has given a virtual one no address.
+    Unnamed,
     /// The driver of the physical function does not answer.
     Silent,
     /// It refuses.
@@ -55,6 +57,10 @@ impl fmt::Display for Error {
             ),
             Error::NoMac => f.write_str(
                 "network card has no MAC address (RAL, EEPROM): its EEPROM is empty or damaged, replace it",
+            ),
+            Error::Unnamed => f.write_str(
+                "virtual function has no MAC address: give it one on the host, `ip link set dev PORT vf NUMBER mac \
+                 ADDRESS`",
             ),
             Error::Silent => f.write_str(
                 "virtual function is not answered by the driver of its physical function: start that on the \

@@ -13,13 +13,16 @@ use core::time::Duration;
 /// PCI device IDs of Intel's: virtual functions of the 82576.
 pub const DEVICES: [u16; 2] = [0x10ca, 0x152d];
 
+const MAILBOX: usize = 0x0c40;
+const MEMORY: usize = 0x0800;
+
 // Questions (Linux: igbvf/mbx.h).
 const RESET: u32 = 1;
 const LONGEST: u32 = 5;
 const PROMISCUOUS: u32 = 6;
 const ALL_MULTICAST: u32 = 2 << 16;
 
-const LOST: &str = "the physical function's driver was reset, or has forgotten this virtual function: it is set up anew";
+pub const LOST: &str = "the physical function's driver was reset, or has forgotten this virtual function: it is set up anew";
 
 /// What is asked next.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub struct IgbVf {
 
 impl IgbVf {
     pub fn new() -> Self {
-        IgbVf { mailbox: Mailbox::default(), step: Step::AwaitReset }
+        IgbVf { mailbox: Mailbox::new(MAILBOX, MEMORY), step: Step::AwaitReset }
     }
 }
 
@@ -85,8 +88,7 @@ impl Chip for IgbVf {
         if kind & REFUSED != 0 {
             return Err(Error::Refused("a reset"));
         }
-        let mac = (u64::from(high & 0xffff) << 32 | u64::from(low)).to_le_bytes();
-        let mac = core::array::from_fn(|i| mac[i]);
+        let mac = chip::to_address(low, high);
         if !crate::ethernet::is_station(mac) {
             return Err(Error::NoMac);
         }

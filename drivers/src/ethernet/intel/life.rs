@@ -4,7 +4,6 @@
 use super::chip::{Rings, Setup};
 use super::error::Error;
 use super::port::IntelPort;
-use super::registers::{ALL_ONES, STATUS, STATUS_LINK_UP};
 use crate::ethernet::keeper::{HUNG, LOST_PLACE, Stall};
 use crate::hal::{Instant, Severity};
 use core::time::Duration;
@@ -105,7 +104,7 @@ impl IntelPort {
             // Who is in charge of a virtual function may come back.
             Ok(false) if again => self.chip_reset(),
             Ok(false) => self.give_up(if self.is_virtual { Error::Silent } else { Error::NoReset }),
-            Err(Error::Refused(_)) if again => self.chip_reset(),
+            Err(Error::Refused(_) | Error::Unnamed) if again => self.chip_reset(),
             Err(error) => self.give_up(error),
         }
     }
@@ -178,12 +177,11 @@ impl IntelPort {
         if self.life.error().is_some() {
             return false;
         }
-        let status = self.registers.read32(STATUS);
-        if status == ALL_ONES {
+        let Some(link) = self.chip.link(&*self.registers) else {
             self.give_up(Error::Absent);
             return false;
-        }
-        let up = status & STATUS_LINK_UP != 0 && self.life.is_live();
+        };
+        let up = link && self.life.is_live();
         if self.life.is_live() {
             self.transmitter.note_link(up);
         }

@@ -1,12 +1,9 @@
-//! The mailbox between a virtual function and the driver of its physical function (82576, 7.8.2.8 and 9.7; messages as in
-//! Linux's `drivers/net/ethernet/intel/igbvf/mbx.h`): one message at a time, each answered by one. Nothing here waits.
+//! The mailbox between a virtual function and the driver of its physical function (82576, 7.8.2.8 and 9.7; 82599, 7.10.2.9;
+//! messages as in `mbx.h` of Linux's `igbvf` and `ixgbevf`): one message at a time, each answered by one. Nothing here waits.
 
 use super::Error;
 use super::registers::ALL_ONES;
 use crate::hal::Registers;
-
-const MAILBOX: usize = 0x0c40;
-const MEMORY: usize = 0x0800;
 
 const REQUEST: u32 = 1;
 const ACKNOWLEDGE: u32 = 1 << 1;
@@ -28,8 +25,10 @@ const CLEAR_TO_SEND: u32 = 1 << 29;
 pub type Message = [u32; 3];
 
 /// Our side of the mailbox.
-#[derive(Default)]
 pub struct Mailbox {
+    /// Its register, and its memory.
+    register: usize,
+    memory: usize,
     /// Bits that were read, and so cleared, and not used yet.
     kept: u32,
     /// What was asked and not answered.
@@ -37,9 +36,14 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
+    /// The one with these registers.
+    pub fn new(register: usize, memory: usize) -> Self {
+        Mailbox { register, memory, kept: 0, asked: None }
+    }
+
     /// What the mailbox says, or that nobody is there.
     fn look(&mut self, registers: &dyn Registers) -> Result<u32, Error> {
-        let now = registers.read32(MAILBOX);
+        let now = registers.read32(self.register);
         if now == ALL_ONES {
             return Err(Error::Absent);
         }
@@ -50,7 +54,7 @@ impl Mailbox {
 
     /// As after a reset.
     pub fn clear(&mut self) {
-        *self = Mailbox::default();
+        *self = Mailbox::new(self.register, self.memory);
     }
 
     /// Whether the physical function has reset us, or itself.
@@ -71,7 +75,7 @@ impl Mailbox {
     }
 
     fn lock(&mut self, registers: &dyn Registers) -> Result<bool, Error> {
-        registers.write32(MAILBOX, OURS);
+        registers.write32(self.register, OURS);
         Ok(self.look(registers)? & OURS != 0)
     }
 
@@ -80,9 +84,9 @@ impl Mailbox {
         if !self.lock(registers)? {
             return Ok(None);
         }
-        let message = core::array::from_fn(|n| registers.read32(MEMORY + 4 * n));
+        let message = core::array::from_fn(|n| registers.read32(self.memory + 4 * n));
         self.kept &= !MESSAGE;
-        registers.write32(MAILBOX, ACKNOWLEDGE);
+        registers.write32(self.register, ACKNOWLEDGE);
         Ok(Some(message))
     }
 
@@ -96,9 +100,9 @@ impl Mailbox {
             if self.lock(registers)? {
                 self.kept &= !(MESSAGE | ACKNOWLEDGED);
                 for (n, word) in question.into_iter().enumerate() {
-                    registers.write32(MEMORY + 4 * n, word);
+                    registers.write32(self.memory + 4 * n, word);
                 }
-                registers.write32(MAILBOX, REQUEST);
+                registers.write32(self.register, REQUEST);
                 self.asked = Some(question[0]);
             }
             return Ok(None);

@@ -1,12 +1,15 @@
-//! Intel's Gigabit Ethernet: 82574 (`e1000e`), 82576 (`igb`), and virtual functions of the 82576 (`igbvf`). One pair of
-//! queues each; frames to 9 KiB, sent from where they lie; interrupts only before a halt. No offloads, no VLAN filters,
-//! no flow control, no time stamps. The PHY is left as it is, but for negotiation that is started where there is no link.
+//! Intel's Ethernet: 82574 (`e1000e`), 82576 (`igb`), 82599 (`ixgbe`), and virtual functions of the latter two (`igbvf`,
+//! `ixgbevf`). One pair of queues each; frames to 9 KiB, sent from where they lie; interrupts only before a halt. No offloads, no VLAN filters,
+//! no flow control, no time stamps. PHYs and modules are left as they are, but for negotiation that is
+//! started where there is no link.
 
 mod chip;
 mod e1000e;
 mod error;
 mod igb;
 mod igbvf;
+mod ixgbe;
+mod ixgbevf;
 mod life;
 mod mailbox;
 mod port;
@@ -33,6 +36,10 @@ pub const E1000E: [Id; 2] = ids(e1000e::DEVICES);
 pub const IGB: [Id; 4] = ids(igb::DEVICES);
 /// Likewise.
 pub const IGBVF: [Id; 2] = ids(igbvf::DEVICES);
+/// Likewise.
+pub const IXGBE: [Id; 6] = ids(ixgbe::DEVICES);
+/// Likewise.
+pub const IXGBEVF: [Id; 1] = ids(ixgbevf::DEVICES);
 
 const fn ids<const N: usize>(devices: [u16; N]) -> [Id; N] {
     let mut ids = [Id::Pci(INTEL, 0); N];
@@ -72,6 +79,26 @@ pub fn open_igbvf(
     clock: &dyn Clock,
 ) -> Result<Box<dyn Port + Send>, OpenError> {
     open(device, Box::new(igbvf::IgbVf::new()), true, platform, wanted_mtu, clock)
+}
+
+/// Sets an 82599 up.
+pub fn open_ixgbe(
+    device: Device,
+    platform: &mut dyn Platform,
+    wanted_mtu: WantedMtu<'_>,
+    clock: &dyn Clock,
+) -> Result<Box<dyn Port + Send>, OpenError> {
+    open(device, Box::new(ixgbe::Ixgbe), false, platform, wanted_mtu, clock)
+}
+
+/// Sets a virtual function of an 82599 up.
+pub fn open_ixgbevf(
+    device: Device,
+    platform: &mut dyn Platform,
+    wanted_mtu: WantedMtu<'_>,
+    clock: &dyn Clock,
+) -> Result<Box<dyn Port + Send>, OpenError> {
+    open(device, Box::new(ixgbevf::IxgbeVf::new()), true, platform, wanted_mtu, clock)
 }
 
 fn open(

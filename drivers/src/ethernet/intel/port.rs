@@ -98,8 +98,8 @@ impl IntelPort {
         arena: &mut Arena,
         memory: &mut Vec<Window>,
     ) -> Result<(Receiver, Transmitter), Error> {
-        let receiver = Receiver::new(arena, memory)?;
-        Ok((receiver, Transmitter::new(arena, chip.format(), memory)?))
+        let receiver = Receiver::new(arena, chip, memory)?;
+        Ok((receiver, Transmitter::new(arena, chip, memory)?))
     }
 
     fn come_up(&mut self, wanted_mtu: WantedMtu<'_>, clock: &dyn Clock) -> Result<(), Error> {

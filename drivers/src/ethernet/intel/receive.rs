@@ -7,7 +7,7 @@
 //! (32 bits), length (16 bits), VLAN tag.
 
 use super::Error;
-use super::registers::RDT;
+use super::chip::Chip;
 use crate::ethernet::ETHERNET;
 use crate::hal::{Arena, Cells, Frame, Registers, Window};
 use alloc::boxed::Box;
@@ -27,8 +27,6 @@ pub const DESCRIPTOR: usize = 16;
 
 const DONE: u32 = 1;
 const END_OF_PACKET: u32 = 1 << 1;
-/// Damaged frames: CRC, symbol, sequence, carrier extension, any error of the MAC.
-const ERRORS: u32 = 1 << 24 | 1 << 25 | 1 << 26 | 1 << 28 | 1 << 31;
 
 /// What is next in the ring.
 enum Next {
@@ -49,6 +47,10 @@ pub struct Receiver {
     descriptors: Cells<[AtomicU64; 2]>,
     words: Cells<AtomicU64>,
     memory: Window,
+    /// The register of the tail.
+    tail: usize,
+    /// Bits of frames that are damaged, and of the end of one.
+    judged: u32,
     entries: u32,
     /// Longest frame in bytes, and longest in one buffer.
     longest: usize,
@@ -73,7 +75,11 @@ pub struct Receiver {
 impl Receiver {
     /// Memory for frames of up to [`crate::ethernet::MOST_MTU`]: an eighth of what is free in the arena, as far as the
     /// ring holds so many buffers. Windows that it takes are added to `taken`.
-    pub fn new(arena: &mut Arena, taken: &mut alloc::vec::Vec<Window>) -> Result<Self, Error> {
+    pub fn new(
+        arena: &mut Arena,
+        chip: &dyn Chip,
+        taken: &mut alloc::vec::Vec<Window>,
+    ) -> Result<Self, Error> {
         let affordable = (arena.available() / SHARE / BUFFER).max(LEAST_ENTRIES);
         let entries = 1usize << affordable.min(MOST_ENTRIES).ilog2();
         let mut alloc = |bytes| {
@@ -91,6 +97,8 @@ impl Receiver {
             descriptors,
             words,
             memory,
+            tail: chip.tails()[0],
+            judged: chip.damage() | END_OF_PACKET,
             entries: entries as u32,
             longest: 0,
             longest_in_one: 0,
@@ -155,7 +163,7 @@ impl Receiver {
     fn tell(&mut self, registers: &dyn Registers) {
         self.told = self.given;
         fence(Ordering::Release);
-        registers.write32(RDT, self.index(self.given) as u32);
+        registers.write32(self.tail, self.index(self.given) as u32);
     }
 
     /// Status, errors and length of a descriptor that the device has.
@@ -175,7 +183,7 @@ impl Receiver {
         if status & DONE == 0 {
             return Next::Nothing;
         }
-        let whole = status & (END_OF_PACKET | ERRORS) == END_OF_PACKET && !self.dropping;
+        let whole = status & self.judged == END_OF_PACKET && !self.dropping;
         match whole && (ETHERNET..=self.longest_in_one).contains(&len) {
             true => Next::Frame { span: 1, len },
             false => self.next_of_several(),
@@ -199,7 +207,8 @@ impl Receiver {
             span += 1;
             total += len;
             let last = status & END_OF_PACKET != 0;
-            good &= status & ERRORS == 0 && if last { len <= BUFFER } else { len == BUFFER };
+            good &= status & self.judged & !END_OF_PACKET == 0
+                && if last { len <= BUFFER } else { len == BUFFER };
             if last {
                 self.dropping = false;
                 good &= (ETHERNET..=self.longest).contains(&total);

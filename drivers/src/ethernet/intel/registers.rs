@@ -61,6 +61,8 @@ pub const TXDCTL: usize = 0x3828;
 /// Frames with a wrong CRC, other errors, and that found no buffer; cleared by reading.
 pub const DAMAGED: [usize; 2] = [0x4000, 0x400c];
 pub const MPC: usize = 0x4010;
+/// In a descriptor: CRC, symbol, sequence, carrier extension, any error of the MAC.
+pub const DAMAGE: u32 = 1 << 24 | 1 << 25 | 1 << 26 | 1 << 28 | 1 << 31;
 /// Receive checksum control.
 pub const RXCSUM: usize = 0x5000;
 /// Multicast table, 128 registers.

@@ -5,8 +5,8 @@
 //! is set by the device when it is done.
 
 use super::Error;
+use super::chip::Chip;
 use super::receive::DESCRIPTOR;
-use super::registers::TDT;
 use crate::ethernet::copies::{Copies, HALF, MOST_PIECES, Piece, SMALL};
 use crate::ethernet::{ETHERNET, SHORTEST};
 use crate::hal::{Arena, Cells, Packet, Registers, TransmitError, TransmitProgress, Window};
@@ -21,12 +21,17 @@ const SMALL_ARENA: usize = 16 << 20;
 const COPIES: usize = 256;
 
 // Commands (DCMD), in the second half of the descriptor.
-const END_OF_PACKET: u32 = 1 << 24;
-const INSERT_CRC: u32 = 1 << 25;
-const REPORT: u32 = 1 << 27;
-const EXTENDED: u32 = 1 << 29;
+const END_OF_PACKET: u64 = 1 << 24;
+const INSERT_CRC: u64 = 1 << 25;
+const REPORT: u64 = 1 << 27;
+const EXTENDED: u64 = 1 << 29;
 /// In the upper 32 bits.
 const DONE: u64 = 1 << 32;
+const CHECK_CONTEXT: u64 = 1 << (32 + 7);
+/// A byte of the packet's length.
+const LENGTH: u64 = 1 << (32 + 14);
+/// A context: 14 bytes of layer 2, and no offloads.
+const CONTEXT: [u64; 2] = [(ETHERNET as u64) << 9, 1 << 29 | 2 << 20];
 
 /// How a chip writes its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +40,8 @@ pub enum Format {
     Extended,
     /// Advanced ones: with the length of the packet.
     Advanced,
+    /// Likewise, for a switch that looks at packets: the first descriptor tells it of the headers of all of them.
+    Switched,
 }
 
 /// A packet that the device has.
@@ -51,9 +58,12 @@ pub struct Transmitter {
     descriptors: Cells<[AtomicU64; 2]>,
     words: Cells<AtomicU64>,
     copies: Copies,
+    /// The register of the tail.
+    tail: usize,
     entries: u32,
-    /// Type and commands of every descriptor.
-    command: u32,
+    /// Type and commands of every descriptor, and what the length of the packet is multiplied by.
+    command: u64,
+    scale: u64,
     format: Format,
     /// Descriptors that the device may have at once: 0 while it is stopped.
     limit: u32,
@@ -77,7 +87,7 @@ pub struct Transmitter {
 
 impl Transmitter {
     /// Windows that it takes are added to `taken`.
-    pub fn new(arena: &mut Arena, format: Format, taken: &mut Vec<Window>) -> Result<Self, Error> {
+    pub fn new(arena: &mut Arena, chip: &dyn Chip, taken: &mut Vec<Window>) -> Result<Self, Error> {
         let small = arena.available() < SMALL_ARENA;
         let entries = if small { MODEST_ENTRIES } else { MOST_ENTRIES };
         let mut alloc = |bytes| {
@@ -90,17 +100,21 @@ impl Transmitter {
         let bytes = ring.len();
         let descriptors = Cells::new(&ring, 0, entries).ok_or(Error::NoMemory { bytes })?;
         let words = Cells::new(&ring, 0, 2 * entries).ok_or(Error::NoMemory { bytes })?;
-        let kind = match format {
-            Format::Extended => 1 << 20,
-            Format::Advanced => 3 << 20,
+        let format = chip.format();
+        let (kind, scale) = match format {
+            Format::Extended => (1 << 20, 0),
+            Format::Advanced => (3 << 20, LENGTH),
+            Format::Switched => (3 << 20 | CHECK_CONTEXT, LENGTH),
         };
         Ok(Transmitter {
             ring,
             descriptors,
             words,
             copies,
+            tail: chip.tails()[1],
             entries: entries as u32,
             command: EXTENDED | INSERT_CRC | kind,
+            scale,
             format,
             limit: 0,
             longest: 0,
@@ -138,6 +152,10 @@ impl Transmitter {
         self.longest = longest;
         self.has_link = true;
         self.limit = self.entries - 1;
+        if self.format == Format::Switched {
+            self.descriptors.store(0, CONTEXT);
+            self.written = 1;
+        }
     }
 
     /// Takes note of the link of a device that is started.
@@ -237,14 +255,11 @@ impl Transmitter {
     /// Describes a packet of `len` bytes.
     #[inline(always)]
     fn write(&mut self, pieces: &[Piece], len: usize) {
-        let upper = match self.format {
-            Format::Extended => 0,
-            Format::Advanced => (len as u64) << (32 + 14),
-        };
+        let upper = len as u64 * self.scale;
         let last = pieces.len() - 1;
         for (n, &(address, len)) in pieces.iter().enumerate() {
             let end = if n == last { END_OF_PACKET | REPORT } else { 0 };
-            let lower = u64::from(self.command | end) | len as u64;
+            let lower = self.command | end | len as u64;
             self.descriptors.store(self.index(self.written), [address, lower | upper]);
             self.written = self.written.wrapping_add(1);
         }
@@ -291,7 +306,7 @@ impl Transmitter {
         if self.written != self.told {
             self.told = self.written;
             fence(Ordering::Release);
-            registers.write32(TDT, self.index(self.written) as u32);
+            registers.write32(self.tail, self.index(self.written) as u32);
         }
     }
 

@@ -13,8 +13,8 @@ use anyhow::{Context, Result};
 use drivers::hal::{Packet, Platform, Port, UdpFlow};
 use drivers::registry::Class;
 use metal::Metal;
-use models::Nanoseconds;
-use models::enic::{Cable, Config, Enic};
+use models::enic::{Config, Enic};
+use models::{Cable, Nanoseconds};
 
 use crate::own::{answer_arp, answer_ping};
 

@@ -25,8 +25,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
-use models::enic::{self, Cable, Enic};
+use models::enic::{self, Enic};
 use models::ioat::{self, Ioat};
+use models::ixgbe::{self, Ixgbe, IxgbeVf};
 use models::mlx5::{self, Mlx5};
 use models::ntb;
 use models::ntb::amd::AmdNtb;
@@ -36,7 +37,7 @@ use models::nvme::{self, Nvme};
 use models::ptdma::{self, Ptdma};
 use models::rapidio::{Answer, Board, Network, Topology};
 use models::tsi721::{self, Tsi721};
-use models::{Function, Nanoseconds};
+use models::{Cable, Function, Nanoseconds};
 use rapidio::enumeration::Role;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -156,6 +157,28 @@ enum Model {
         own_address: Option<Ipv4Addr>,
         /// Its cable leads to frames as datagrams: the Unix socket that is bound, and the one that they go to
         #[arg(long, num_args = 2, value_names = ["OURS", "PEER"], conflicts_with = "own_address")]
+        wire: Option<Vec<PathBuf>>,
+    },
+    /// Intel 82599: one or two functions, on one wire
+    Ixgbe {
+        /// The Unix sockets to listen on
+        #[arg(num_args = 1..=2, required = true)]
+        sockets: Vec<PathBuf>,
+        /// So many of them, the last ones, are virtual functions, whose physical ones are the model's own
+        #[arg(long, default_value_t = 0)]
+        virtual_functions: usize,
+        /// The last byte of the MAC address of the first
+        #[arg(long, default_value_t = 1)]
+        number: u8,
+        /// Vectors of MSI-X of a physical function; 0: it has MSI
+        #[arg(long, default_value_t = 64)]
+        vectors: u16,
+        /// What the first function does wrong
+        #[arg(long, value_parser = named(&ixgbe::Fault::NAMED))]
+        fault: Option<ixgbe::Fault>,
+        /// The wire of the only function leads to frames as datagrams: the Unix socket that is bound, and the one that
+        /// they go to
+        #[arg(long, num_args = 2, value_names = ["OURS", "PEER"])]
         wire: Option<Vec<PathBuf>>,
     },
     /// ConnectX functions: one or two, on one wire
@@ -319,6 +342,32 @@ fn main() -> Result<()> {
             serve_with(vec![(socket, Box::new(nic))], || far.turn(&cable))?;
             far.describe().into_iter().for_each(|line| println!("{line}"));
             Ok(())
+        }
+        Model::Ixgbe { sockets, virtual_functions, number, vectors, fault, wire } => {
+            let wire = match wire.as_deref() {
+                Some([ours, peer]) => Some(Wire::new(ours, peer.clone())?),
+                _ => None,
+            };
+            let physical = sockets.len().saturating_sub(virtual_functions);
+            let mut cable = PatchCable::new(sockets.len(), wire);
+            let mut functions = Vec::new();
+            for (index, socket) in sockets.into_iter().enumerate() {
+                let [a, b, c, d, e, _] = ixgbe::MAC;
+                let mac = [a, b, c, d, e, number.wrapping_add(index as u8)];
+                let settings = ixgbe::Config { mac, vectors };
+                let fault = fault.filter(|_| index == 0);
+                let function: Box<dyn Function> = if index < physical {
+                    let mut nic = Ixgbe::new(settings).with_cable(cable.end(index));
+                    fault.into_iter().for_each(|fault| nic.inject(fault));
+                    Box::new(nic)
+                } else {
+                    let mut nic = IxgbeVf::new(settings).with_cable(cable.end(index));
+                    fault.into_iter().for_each(|fault| nic.inject(fault));
+                    Box::new(nic)
+                };
+                functions.push((socket, function));
+            }
+            serve_with(functions, || cable.turn())
         }
         Model::Mlx5 { sockets, device, mtu, no_roce, late, out_of_order, fault, wire } => {
             let wire = match wire.as_deref() {

@@ -1,9 +1,8 @@
-//! The cable of ConnectX functions: from one to the other, or from the only one to a wire.
+//! The cable of functions: from one to the other, or from the only one to a wire.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use models::Nanoseconds;
-use models::mlx5::Cable;
+use models::{Cable, Nanoseconds};
 
 use crate::cable::Wire;
 
@@ -41,6 +40,12 @@ impl PatchCable {
             }
             ([one, other], _) => {
                 let (from_one, from_other) = (take(one), take(other));
+                let dark = |end: &Arc<Mutex<Cable>>, of: &Arc<Mutex<Cable>>| {
+                    let dark = of.lock().unwrap_or_else(PoisonError::into_inner).sends_no_light;
+                    end.lock().unwrap_or_else(PoisonError::into_inner).gets_no_light = dark;
+                };
+                dark(one, other);
+                dark(other, one);
                 let passed = !from_one.is_empty() || !from_other.is_empty();
                 let give = |end: &Arc<Mutex<Cable>>, frames: Vec<Vec<u8>>| {
                     end.lock().unwrap_or_else(PoisonError::into_inner).arriving.extend(frames);
@@ -48,7 +53,7 @@ impl PatchCable {
                 give(one, from_other);
                 give(other, from_one);
                 // What has arrived wants to be taken in at once.
-                passed.then_some(0)
+                passed.then_some(0).or(Some(IDLE))
             }
             (ends, _) => {
                 ends.iter().for_each(|end| drop(take(end)));

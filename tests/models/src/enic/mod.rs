@@ -17,7 +17,7 @@ mod tests;
 pub use fault::Fault;
 
 use crate::registers::{number, read_bytes};
-use crate::{Bar, ConfigSpace, Function, Interrupts, Machine, Nanoseconds, PortType};
+use crate::{Bar, Cable, ConfigSpace, Function, Interrupts, Machine, Nanoseconds, PortType};
 use command::{Mailbox, Running};
 use filter::Filter;
 use interrupts::Line;
@@ -123,15 +123,6 @@ impl Counts {
         words[27 + 10] = self.no_buffers;
         words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect()
     }
-}
-
-/// The cable of an interface whose other end is somewhere else.
-#[derive(Debug, Default)]
-pub struct Cable {
-    /// Frames on their way to the interface.
-    pub arriving: VecDeque<Vec<u8>>,
-    /// Frames that it sent.
-    pub sent: Vec<Vec<u8>>,
 }
 
 /// An interface.

@@ -20,7 +20,6 @@ mod form;
 mod health;
 mod memory_key;
 mod objects;
-mod offload;
 mod packet;
 mod pages;
 mod port_registers;
@@ -43,7 +42,9 @@ mod work_request;
 pub use fault::Fault;
 
 use crate::registers::read_bytes;
-use crate::{Bar, ConfigSpace, Function, Interrupt, Interrupts, Machine, Nanoseconds, PortType};
+use crate::{
+    Bar, Cable, ConfigSpace, Function, Interrupt, Interrupts, Machine, Nanoseconds, PortType,
+};
 use state::State;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -115,15 +116,6 @@ impl Default for Config {
             min_inline: 1,
         }
     }
-}
-
-/// A cable to a port whose other end somebody else sees.
-#[derive(Debug, Default)]
-pub struct Cable {
-    /// Frames for the function.
-    pub arriving: VecDeque<Vec<u8>>,
-    /// Frames that it sent.
-    pub sent: Vec<Vec<u8>>,
 }
 
 /// What is counted.

@@ -1,7 +1,7 @@
 //! RoCEv2 packets: InfiniBand's transport headers (vol. 1, chapter 9) over UDP (annex A17).
 
 use super::fields::{be16, be32, be64, put16, put32};
-use super::offload::{self, ETHERNET, IPV4, IPV6, Layers, UDP, VLAN};
+use crate::offload::{self, ETHERNET, IPV4, IPV6, Layers, UDP, VLAN};
 
 /// The UDP port that they go to.
 pub const PORT: u16 = 4791;

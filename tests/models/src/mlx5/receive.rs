@@ -4,11 +4,11 @@ use super::completion_queue::{RECEIVE_FAILED, SEND};
 use super::fields::{be32, put16, put32};
 use super::memory_key::{Access, LOCAL_WRITE, TERMINATE};
 use super::objects::To;
-use super::offload::{self, ETHERNET, IPV4, IPV6, Layers, TCP, UDP};
 use super::work_queue;
 use super::work_request::{SEGMENT, Segment};
 use super::{Fault, Mlx5};
 use crate::Machine;
+use crate::offload::{self, ETHERNET, IPV4, IPV6, Layers, TCP, UDP};
 
 /// Frames that are taken in at a time.
 const AT_A_TIME: usize = 256;

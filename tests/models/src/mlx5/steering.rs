@@ -3,7 +3,7 @@
 use super::Mlx5;
 use super::command::{BAD_PARAMETER, BAD_RESOURCE, BAD_RESOURCE_STATE, Reply, done, made, refuse};
 use super::fields::{be16, be32, get, put16, set};
-use super::offload::{IPV4, IPV6, Layers, TCP, UDP};
+use crate::offload::{IPV4, IPV6, Layers, TCP, UDP};
 use std::collections::BTreeMap;
 
 /// Types of tables: of received frames, and of received RoCE packets, which here go past them.

@@ -3,13 +3,13 @@
 use super::completion_queue::{REQUEST_DONE, REQUEST_FAILED};
 use super::fields::{put16, put32};
 use super::memory_key::{Access, LOCAL_READ};
-use super::offload::{self, ETHERNET, VLAN};
 use super::work_queue::{self, WorkQueue};
 use super::work_request::{
     BLOCK, Control, Ethernet, LOCAL_OPERATION, NOP, SEGMENT, SEGMENT_TCP, SEND, Segment,
 };
 use super::{Fault, Mlx5};
 use crate::Machine;
+use crate::offload::{self, ETHERNET, VLAN};
 
 /// Shortest frame without FCS.
 const SHORTEST: usize = 60;

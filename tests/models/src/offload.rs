@@ -1,6 +1,6 @@
-//! What the card computes for its user: checksums, TCP segments, hashes.
+//! What cards compute for their users: checksums, TCP segments, hashes.
 
-use super::fields::{be16, be32, put16, put32};
+use crate::big_endian::{be16, be32, put16, put32};
 
 /// Length of an Ethernet header.
 pub const ETHERNET: usize = 14;

@@ -1,0 +1,258 @@
+//! 82599 (`ixgbe` of Linux): the first of its queues, advanced descriptors, MSI-X or MSI. Its virtual functions are left off.
+//! Link, module and lanes are as the EEPROM has them.
+
+use super::Error;
+use super::chip::{self, Chip, EEPROM_TIMEOUT, Mode, Setup};
+use super::receive::BUFFER;
+use super::registers::{self as r, ALL_ONES, change};
+use super::transmit::Format;
+use crate::hal::Registers;
+use core::time::Duration;
+
+/// PCI device IDs of Intel's: 82599 with a cage for a module.
+pub const DEVICES: [u16; 6] = [0x10fb, 0x1529, 0x1507, 0x154d, 0x154a, 0x1557];
+
+const LAN_ID: u32 = 3 << 2;
+const CTRL_EXT_NO_SNOOP_DISABLE: u32 = 1 << 16;
+const ESDP: usize = 0x0020;
+/// The pin that switches the transmitter of a module off.
+const LASER_OFF: u32 = 1 << 3;
+/// What a driver for several queues needs is left as it is after a reset.
+const MULTICAST_CONTROL: usize = 0x5090;
+const MTA: usize = 0x5200;
+const RAL: usize = 0xa200;
+const FCTRL: usize = 0x5080;
+/// All of multicast, and broadcast.
+const FCTRL_VALUE: u32 = 1 << 8 | 1 << 10;
+const HLREG0: usize = 0x4240;
+/// FCS is made and taken off, frames are jumbo, short ones are padded.
+const HLREG0_SET: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 10;
+const MAXFRS: usize = 0x4268;
+const AUTOC: usize = 0x42a0;
+const AUTOC_RESTART: u32 = 1 << 12;
+const LINKS: usize = 0x42a4;
+pub const LINK_UP: u32 = 1 << 30;
+const RDRXCTL: usize = 0x2f00;
+const DMA_INIT_DONE: u32 = 1 << 3;
+/// First packets of coalescing, which is off; FCS is taken off, and two bits that have to be set (Linux:
+/// `ixgbe_setup_rdrxctl`).
+const RDRXCTL_CLEAR: u32 = 31 << 17;
+const RDRXCTL_SET: u32 = 1 << 1 | 1 << 25 | 1 << 26;
+const RFCTL: usize = 0x5008;
+const RFCTL_NO_COALESCING: u32 = 1 << 5;
+const RXCTRL: usize = 0x3000;
+const SECRXCTRL: usize = 0x8d00;
+const SECRX_DISABLE: u32 = 1 << 1;
+const SECRXSTAT: usize = 0x8d04;
+const SECRX_READY: u32 = 1;
+const DMATXCTL: usize = 0x4a80;
+const TRANSMIT_ENABLE: u32 = 1;
+/// Most that is read for packets at once, without priorities (82599, 4.6.11.3.4).
+const DTXMXSZRQ: usize = 0x8100;
+const EEC: usize = 0x1_0010;
+const EERD: usize = 0x1_0014;
+/// Where the EEPROM says where the section of port 0 is, which begins with its length.
+const CORE_0: u32 = 0x09;
+/// CRC errors, frames too short or too long, what found no room in the chip, and no descriptor.
+const MISSED: [usize; 4] = [0x4000, 0x4040, 0x3fa0, 0x1430];
+/// In a descriptor: CRC, length, symbols, too long, any error of the MAC. Checksums are not the port's business.
+pub const DAMAGE: u32 = 1 << 24 | 1 << 25 | 1 << 27 | 1 << 28 | 1 << 29;
+
+/// Where the registers of interrupts are.
+pub struct Vectors {
+    pub cause: usize,
+    pub clears: usize,
+    pub set: usize,
+    pub clear: usize,
+    pub masks: usize,
+    pub queues: usize,
+    pub throttle: usize,
+}
+
+const VECTORS: Vectors = Vectors {
+    cause: 0x0800,
+    clears: 0x0810,
+    set: 0x0880,
+    clear: 0x0888,
+    masks: 0x0890,
+    queues: 0x0900,
+    throttle: 0x0820,
+};
+const GPIE: usize = 0x0898;
+/// MSI-X, and its pending bits; reading causes clears no vectors.
+const GPIE_MSIX: u32 = 1 << 4 | 1 << 5 | 1 << 31;
+/// Of queue 0: what is received on the first vector, what is sent on the second.
+const IVAR_0_AND_1: u32 = 1 << 7 | 1 << 8 | 1 << 15;
+const RECEIVED: u32 = 1;
+const SENT: u32 = 1 << 1;
+
+/// Queue 0 of each kind, of the same layout in virtual functions.
+pub const RECEIVE: usize = 0x1000;
+const TRANSMIT: usize = 0x6000;
+const TAIL: usize = 0x18;
+const SPLIT: usize = 0x14;
+const CONTROL: usize = 0x28;
+/// Buffers of so many KiB, advanced descriptors with one buffer, frames that find none are dropped.
+const SPLIT_VALUE: u32 = (BUFFER >> 10) as u32 | 1 << 25 | 1 << 28;
+const ENABLE: u32 = 1 << 25;
+/// Descriptors are fetched from 32 on, and written back one by one.
+const TRANSMIT_VALUE: u32 = ENABLE | 1 << 8 | 32;
+
+/// The chip.
+pub struct Ixgbe;
+
+impl Vectors {
+    /// Interrupts of queue 0.
+    pub fn start(&self, registers: &dyn Registers, messages: bool) {
+        registers.write32(self.queues, IVAR_0_AND_1);
+        registers.write32(self.clears, if messages { RECEIVED | SENT } else { 0 });
+        registers.write32(self.masks, 0);
+        (0..2).for_each(|n| registers.write32(self.throttle + 4 * n, 0));
+    }
+
+    /// See [`Chip::set_interrupts`].
+    pub fn apply(&self, registers: &dyn Registers, received: bool, sent: bool) {
+        if !received && !sent {
+            return registers.write32(self.clear, RECEIVED | SENT);
+        }
+        let wanted = if received { RECEIVED } else { 0 } | if sent { SENT } else { 0 };
+        // What was before is pending, and the loop looks for it.
+        registers.write32(self.cause, RECEIVED | SENT);
+        registers.write32(self.set, wanted);
+    }
+}
+
+/// Tails of queues whose registers begin there.
+pub const fn tails(transmit: usize) -> [usize; 2] {
+    [RECEIVE + TAIL, transmit + TAIL]
+}
+
+/// Gives queue 0 of each kind its ring, and waits, for some looks, until it is seen to be enabled.
+pub fn start_queues(registers: &dyn Registers, transmit: usize, setup: &Setup) {
+    let (receive, send) = (setup.rings.receive, setup.rings.transmit);
+    r::give_ring(registers, RECEIVE, receive.0, receive.1);
+    registers.write32(RECEIVE + SPLIT, SPLIT_VALUE);
+    registers.write32(RECEIVE + CONTROL, ENABLE);
+    see(registers, RECEIVE + CONTROL, ENABLE);
+    r::give_ring(registers, transmit, send.0, send.1);
+    registers.write32(transmit + CONTROL, TRANSMIT_VALUE);
+    see(registers, transmit + CONTROL, ENABLE);
+}
+
+/// Stops queue 0 of each kind.
+pub fn stop_queues(registers: &dyn Registers, transmit: usize) {
+    registers.write32(RECEIVE + CONTROL, 0);
+    registers.write32(transmit + CONTROL, 0);
+}
+
+/// Waits for bits. A chip that never has them does not work, which is noticed where it matters.
+fn see(registers: &dyn Registers, at: usize, bits: u32) {
+    const LOOKS: u32 = 10_000;
+    _ = (0..LOOKS).take_while(|_| registers.read32(at) & bits == 0).count();
+}
+
+/// Whether the link is up, by the register that says so; none if nothing answers.
+pub fn link(registers: &dyn Registers, at: usize) -> Option<bool> {
+    let links = registers.read32(at);
+    (links != ALL_ONES).then_some(links & LINK_UP != 0)
+}
+
+/// The MAC address that was read from the EEPROM at reset, or is read now.
+fn address(registers: &dyn Registers) -> Result<[u8; 6], Error> {
+    if let Some(mac) = chip::received_address(registers, RAL) {
+        return Ok(mac);
+    }
+    let port = (registers.read32(r::STATUS) & LAN_ID) >> 2;
+    let section = chip::read_eeprom(registers, EERD, CORE_0 + port).ok_or(Error::NoMac)?;
+    chip::read_address(registers, EERD, u32::from(section) + 1)
+}
+
+impl Chip for Ixgbe {
+    fn registers(&self) -> usize {
+        0x2_0000
+    }
+
+    fn format(&self) -> Format {
+        Format::Advanced
+    }
+
+    fn tails(&self) -> [usize; 2] {
+        tails(TRANSMIT)
+    }
+
+    fn damage(&self) -> u32 {
+        DAMAGE
+    }
+
+    fn link(&self, registers: &dyn Registers) -> Option<bool> {
+        link(registers, LINKS)
+    }
+
+    fn most_mtu(&self) -> u16 {
+        crate::ethernet::MOST_MTU
+    }
+
+    fn reset(&mut self, registers: &dyn Registers) {
+        registers.write32(VECTORS.clear, !(1 << 31));
+        registers.write32(RXCTRL, 0);
+        change(registers, DMATXCTL, TRANSMIT_ENABLE, 0);
+        stop_queues(registers, TRANSMIT);
+        chip::reset_bus_master(registers);
+    }
+
+    fn is_reset(
+        &mut self,
+        registers: &dyn Registers,
+        waited: Duration,
+    ) -> Result<Option<[u8; 6]>, Error> {
+        let control = registers.read32(r::CTRL);
+        if control == ALL_ONES {
+            return Err(Error::Absent);
+        }
+        let has_read = registers.read32(EEC) & r::EECD_AUTO_READ != 0;
+        let can_copy = registers.read32(RDRXCTL) & DMA_INIT_DONE != 0;
+        if control & r::CTRL_RESET != 0 || !can_copy || !has_read && waited < EEPROM_TIMEOUT {
+            return Ok(None);
+        }
+        registers.write32(VECTORS.clear, !(1 << 31));
+        address(registers).map(Some)
+    }
+
+    fn start(&mut self, registers: &dyn Registers, setup: &Setup) {
+        change(registers, r::CTRL_EXT, 0, r::CTRL_EXT_DRIVER_LOADED | CTRL_EXT_NO_SNOOP_DISABLE);
+        change(registers, ESDP, LASER_OFF, 0);
+        if self.link(registers) == Some(false) {
+            change(registers, AUTOC, 0, AUTOC_RESTART);
+        }
+        let [a, b, c, d, e, f] = setup.mac;
+        registers.write32(RAL, u32::from_le_bytes([a, b, c, d]));
+        registers.write32(RAL + 4, u32::from_le_bytes([e, f, 0, 0]) | r::RAH_VALID);
+        (0..128).for_each(|n| registers.write32(MTA + 4 * n, 0));
+        registers.write32(MULTICAST_CONTROL, 0);
+        registers.write32(FCTRL, FCTRL_VALUE);
+        change(registers, HLREG0, 0, HLREG0_SET);
+        registers.write32(MAXFRS, (setup.longest as u32 + 4) << 16);
+        change(registers, RDRXCTL, RDRXCTL_CLEAR, RDRXCTL_SET);
+        change(registers, RFCTL, 0, RFCTL_NO_COALESCING);
+        registers.write32(r::RXCSUM, 0);
+        registers.write32(DTXMXSZRQ, 0xfff);
+        let messages = setup.mode == Mode::Msix;
+        registers.write32(GPIE, if messages { GPIE_MSIX } else { 0 });
+        VECTORS.start(registers, messages);
+        change(registers, DMATXCTL, 0, TRANSMIT_ENABLE);
+        start_queues(registers, TRANSMIT, setup);
+        // Nothing may come in while receiving is switched on (Linux: `ixgbe_enable_rx_dma_82599`).
+        change(registers, SECRXCTRL, 0, SECRX_DISABLE);
+        see(registers, SECRXSTAT, SECRX_READY);
+        change(registers, RXCTRL, 0, 1);
+        change(registers, SECRXCTRL, SECRX_DISABLE, 0);
+    }
+
+    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, received: bool, sent: bool) {
+        VECTORS.apply(registers, received, sent);
+    }
+
+    fn missed(&self, registers: &dyn Registers) -> u64 {
+        chip::count(registers, &MISSED)
+    }
+}

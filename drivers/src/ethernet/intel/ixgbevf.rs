@@ -1,0 +1,191 @@
+//! A virtual function of the 82599 (`ixgbevf` of Linux): as [`super::ixgbe`], but what concerns the whole chip is asked of
+//! the driver of the physical function, by interface 1.1 at least, which has jumbo frames.
+
+use super::Error;
+use super::chip::{self, Chip, Mode, Setup};
+use super::igbvf::LOST;
+use super::ixgbe::{self, Vectors};
+use super::mailbox::{ACCEPTED, Mailbox, REFUSED};
+use super::registers as r;
+use super::transmit::Format;
+use crate::hal::Registers;
+use core::time::Duration;
+
+/// PCI device IDs of Intel's: virtual functions of the 82599.
+pub const DEVICES: [u16; 1] = [0x10ed];
+
+const MAILBOX: usize = 0x02fc;
+const MEMORY: usize = 0x0200;
+const LINKS: usize = 0x0010;
+const TRANSMIT: usize = 0x2000;
+const VECTORS: Vectors = Vectors {
+    cause: 0x0100,
+    clears: 0x0110,
+    set: 0x0108,
+    clear: 0x010c,
+    masks: 0x0114,
+    queues: 0x0120,
+    throttle: 0x0820,
+};
+
+// Questions (Linux: ixgbevf/mbx.h).
+const RESET: u32 = 1;
+const GROUPS: u32 = 3;
+const LONGEST: u32 = 5;
+const INTERFACE: u32 = 8;
+const MODE: u32 = 0x0c;
+
+/// Interfaces 1.4, 1.3, 1.2 and 1.1, as they are numbered; from 1.2 on there are modes of multicast.
+const NEWEST: u32 = 5;
+const WITH_MODES: u32 = 3;
+const OLDEST: u32 = 2;
+/// All of multicast.
+const ALL: u32 = 2;
+/// Hash of the group of all nodes (33:33:00:00:00:01): bits 47 to 36 of an address.
+const ALL_NODES: u32 = 0x010;
+
+/// What is asked next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// While the physical function says that it resets us, or has just done so.
+    AwaitReset,
+    Mac,
+    Interface(u32),
+    Longest,
+    Mode,
+    Groups,
+    Agreed,
+}
+
+/// The function.
+pub struct IxgbeVf {
+    mailbox: Mailbox,
+    step: Step,
+    interface: u32,
+    /// Hash of the group that neighbours look for us in.
+    group: u32,
+}
+
+impl IxgbeVf {
+    pub fn new() -> Self {
+        let mailbox = Mailbox::new(MAILBOX, MEMORY);
+        IxgbeVf { mailbox, step: Step::AwaitReset, interface: 0, group: 0 }
+    }
+}
+
+impl Chip for IxgbeVf {
+    fn registers(&self) -> usize {
+        0x4000
+    }
+
+    fn format(&self) -> Format {
+        Format::Switched
+    }
+
+    fn tails(&self) -> [usize; 2] {
+        ixgbe::tails(TRANSMIT)
+    }
+
+    fn damage(&self) -> u32 {
+        ixgbe::DAMAGE
+    }
+
+    fn link(&self, registers: &dyn Registers) -> Option<bool> {
+        ixgbe::link(registers, LINKS)
+    }
+
+    fn most_mtu(&self) -> u16 {
+        crate::ethernet::MOST_MTU
+    }
+
+    fn reset(&mut self, registers: &dyn Registers) {
+        VECTORS.apply(registers, false, false);
+        ixgbe::stop_queues(registers, TRANSMIT);
+        self.mailbox.clear();
+        self.step = Step::AwaitReset;
+        registers.write32(r::CTRL, r::CTRL_RESET);
+    }
+
+    fn is_reset(
+        &mut self,
+        registers: &dyn Registers,
+        _: Duration,
+    ) -> Result<Option<[u8; 6]>, Error> {
+        if self.step == Step::AwaitReset {
+            // As with igbvf: the bits are gone once somebody has read them.
+            if self.mailbox.was_reset(registers)? {
+                return Ok(None);
+            }
+            self.step = Step::Mac;
+        }
+        let Some([kind, low, high]) = self.mailbox.ask(registers, [RESET, 0, 0])? else {
+            return Ok(None);
+        };
+        // The reset is done all the same.
+        if kind & REFUSED != 0 {
+            return Err(Error::Unnamed);
+        }
+        let mac = chip::to_address(low, high);
+        if !crate::ethernet::is_station(mac) {
+            return Err(Error::NoMac);
+        }
+        let [.., a, b] = mac;
+        self.group = u32::from(a >> 4) | u32::from(b) << 4;
+        self.step = Step::Interface(NEWEST);
+        Ok(Some(mac))
+    }
+
+    fn agree(&mut self, registers: &dyn Registers, longest: usize) -> Result<bool, Error> {
+        loop {
+            let question = match self.step {
+                Step::Interface(number) => [INTERFACE, number, 0],
+                // With FCS, without a tag: as many bytes.
+                Step::Longest => [LONGEST, longest as u32, 0],
+                Step::Mode => [MODE, ALL, 0],
+                Step::Groups => [GROUPS | 2 << 16, self.group << 16 | ALL_NODES, 0],
+                _ => return Ok(true),
+            };
+            let Some([kind, answer, _]) = self.mailbox.ask(registers, question)? else {
+                return Ok(false);
+            };
+            self.step = match (self.step, kind & ACCEPTED != 0) {
+                (Step::Interface(number), true) => {
+                    self.interface = number;
+                    Step::Longest
+                }
+                (Step::Interface(number), false) if number > OLDEST => Step::Interface(number - 1),
+                (Step::Interface(_), false) => return Err(Error::Refused("interface 1.1")),
+                (Step::Longest, false) => return Err(Error::Refused("frames of that length")),
+                (Step::Longest, true) if self.interface >= WITH_MODES => Step::Mode,
+                // Who is not trusted hears of the groups that it names.
+                (Step::Mode, true) if answer >= ALL => Step::Agreed,
+                (Step::Longest | Step::Mode, _) => Step::Groups,
+                (_, true) => Step::Agreed,
+                (_, false) => return Err(Error::Refused("multicast")),
+            };
+        }
+    }
+
+    fn start(&mut self, registers: &dyn Registers, setup: &Setup) {
+        VECTORS.start(registers, setup.mode == Mode::Msix);
+        ixgbe::start_queues(registers, TRANSMIT, setup);
+    }
+
+    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, received: bool, sent: bool) {
+        VECTORS.apply(registers, received, sent);
+    }
+
+    fn is_lost(&mut self, registers: &dyn Registers) -> bool {
+        let reset = self.mailbox.was_reset(registers) == Ok(true);
+        reset || self.mailbox.was_forgotten(registers) == Ok(true)
+    }
+
+    // It counts none.
+    fn missed(&self, _: &dyn Registers) -> u64 {
+        0
+    }
+
+    fn why_lost(&self) -> &'static str {
+        LOST
+    }
+}

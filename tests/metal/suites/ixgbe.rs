@@ -1,0 +1,746 @@
+//! The drivers of the 82599 and of its virtual function on their models: what they do with cards that keep to the
+//! datasheet, and with such as do not.
+
+use drivers::hal::{Notice, Packet, Platform, Port, Severity, TransmitError, Window};
+use drivers::registry::Class;
+use metal::Metal;
+use models::Function;
+use models::ixgbe::{Config, Fault, Ixgbe, IxgbeVf, MAC};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What both models have.
+trait Model: Function + Send + 'static {
+    const DRIVER: &'static str;
+    const IS_VIRTUAL: bool;
+    /// The register that resets it, and the ones of the two queues' control.
+    const LINKS: u64;
+    fn make(vectors: u16) -> Self;
+    fn inject(&mut self, fault: Fault);
+    fn repair(&mut self);
+    fn complaints(&self) -> Vec<String>;
+    fn link(&mut self) -> &mut bool;
+    fn arriving(&mut self) -> &mut VecDeque<Vec<u8>>;
+    fn sent(&mut self) -> &mut Vec<Vec<u8>>;
+}
+
+macro_rules! model {
+    ($name:ident, $driver:literal, $is_virtual:literal, $links:literal) => {
+        impl Model for $name {
+            const DRIVER: &'static str = $driver;
+            const IS_VIRTUAL: bool = $is_virtual;
+            const LINKS: u64 = $links;
+            fn make(vectors: u16) -> Self {
+                $name::new(Config { vectors, ..Config::default() })
+            }
+            fn inject(&mut self, fault: Fault) {
+                $name::inject(self, fault);
+            }
+            fn repair(&mut self) {
+                $name::repair(self);
+            }
+            fn complaints(&self) -> Vec<String> {
+                $name::complaints(self).to_vec()
+            }
+            fn link(&mut self) -> &mut bool {
+                &mut self.link
+            }
+            fn arriving(&mut self) -> &mut VecDeque<Vec<u8>> {
+                &mut self.arriving
+            }
+            fn sent(&mut self) -> &mut Vec<Vec<u8>> {
+                &mut self.sent
+            }
+        }
+    };
+}
+
+model!(Ixgbe, "ixgbe", false, 0x42a4);
+model!(IxgbeVf, "ixgbevf", true, 0x10);
+
+/// A test for both.
+macro_rules! both {
+    ($(#[$comment:meta])* fn $name:ident<$model:ident>() $body:block) => {
+        $(#[$comment])*
+        #[test]
+        fn $name() {
+            fn of<$model: Model>() $body
+            of::<Ixgbe>();
+            of::<IxgbeVf>();
+        }
+    };
+}
+
+struct Bench<M> {
+    machine: Metal<M>,
+    port: Box<dyn Port + Send>,
+}
+
+fn machine<M: Model>() -> Metal<M> {
+    Metal::new(M::make(3), 8 << 20)
+}
+
+/// A machine whose function does something wrong from the beginning.
+fn faulty<M: Model>(fault: Fault) -> Metal<M> {
+    let machine = machine::<M>();
+    machine.model(|nic| nic.inject(fault));
+    machine
+}
+
+/// Opens what is in the machine; or why not.
+fn try_open<M: Model>(mut machine: Metal<M>, mtu: Option<u16>) -> Result<Bench<M>, String> {
+    let device = machine.find().take(Class::Port).remove(0);
+    let free = machine.arena().available();
+    let clock = machine.clock();
+    match device.open_port(&mut machine, &|_| mtu, &clock) {
+        Ok(port) => Ok(Bench { machine, port }),
+        Err(why) => {
+            assert_eq!(machine.arena().available(), free, "memory is given back");
+            Err(why.to_string())
+        }
+    }
+}
+
+fn why_not<M: Model>(fault: Fault) -> String {
+    try_open(faulty::<M>(fault), None).err().unwrap()
+}
+
+fn open<M: Model>() -> Bench<M> {
+    try_open(machine(), None).unwrap()
+}
+
+fn jumbo<M: Model>() -> Bench<M> {
+    try_open(machine(), Some(9000)).unwrap()
+}
+
+/// A frame for the port, so that it passes the filters.
+fn frame(n: usize, len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256 + n) as u8).collect();
+    bytes[..6].copy_from_slice(&MAC);
+    // No type that the card knows.
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    bytes
+}
+
+fn plain(header: &[u8]) -> Packet<'_> {
+    Packet { header, payload: &[], trailer: &[] }
+}
+
+impl<M: Model> Bench<M> {
+    fn inject(&self, fault: Fault) {
+        self.machine.model(|nic| nic.inject(fault));
+    }
+
+    /// These frames come from the wire.
+    fn arrive(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
+        self.machine.model(|nic| nic.arriving().extend(frames));
+        self.machine.run();
+    }
+
+    /// All that is received.
+    fn received(&mut self) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        self.port.receive_each(usize::MAX, &mut |bytes| {
+            all.push(bytes.to_vec());
+            true
+        });
+        self.port.flush();
+        all
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.port.transmit(&plain(bytes)).unwrap();
+        self.port.flush();
+        self.machine.run();
+    }
+
+    /// What went to the wire since.
+    fn sent(&self) -> Vec<Vec<u8>> {
+        self.machine.model(|nic| std::mem::take(nic.sent()))
+    }
+
+    /// So many seconds pass, in which nobody but the port's keeper looks.
+    fn watch(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            let now = self.machine.pass(SECOND);
+            self.machine.run();
+            self.port.watch(now);
+            self.machine.run();
+        }
+    }
+
+    fn notices(&mut self) -> Vec<(Severity, &'static str)> {
+        let port = &mut self.port;
+        let one = |told: Notice| (told.severity, told.text);
+        std::iter::from_fn(|| port.notice()).map(one).collect()
+    }
+
+    fn works(&mut self, n: usize) {
+        let one = frame(n, 100 + n);
+        self.sent();
+        self.send(&one);
+        assert!(self.sent() == [one.clone()], "{n}");
+        self.arrive([one.clone()]);
+        assert!(self.received() == [one], "{n}");
+    }
+
+    fn is_content(&self) {
+        assert_eq!(self.machine.model(|nic| nic.complaints()), [""; 0], "{}", M::DRIVER);
+    }
+}
+
+both! {
+    fn cards_are_found_with_their_address<M>() {
+        let machine = machine::<M>();
+        assert_eq!(machine.find().take(Class::Port)[0].driver(), M::DRIVER);
+        let mut bench = try_open(machine, None).unwrap();
+        assert_eq!((bench.port.mac(), bench.port.mtu()), (MAC, 1500));
+        assert!(bench.port.link_up() && bench.port.wakes());
+        bench.is_content();
+    }
+}
+
+both! {
+    fn frames_of_every_length_come_and_go_around_the_rings<M>() {
+        let mut bench = jumbo::<M>();
+        assert_eq!(bench.port.mtu(), 9000);
+        for n in 0..3000 {
+            let len = 60 + n * 37 % (9018 - 60 + 1);
+            let one = frame(n, len);
+            bench.arrive([one.clone()]);
+            assert!(bench.received() == [one.clone()], "{} {n}: {len}", M::DRIVER);
+            bench.send(&one);
+            assert!(bench.sent() == [one], "{} {n}: {len}", M::DRIVER);
+        }
+        let counters = bench.port.counters();
+        assert_eq!((counters.rx_frames, counters.tx_frames), (3000, 3000));
+        assert_eq!((counters.rx_errors, counters.resets, counters.tx_full), (0, 0, 0));
+        bench.is_content();
+    }
+}
+
+both! {
+    fn payload_is_sent_from_where_it_lies<M>() {
+        let mut bench = jumbo::<M>();
+        let lengths = [1, 300, 4096, 2000];
+        let windows: Vec<Window> = (0..)
+            .zip(lengths)
+            .map(|(n, len)| {
+                let window = bench.machine.arena().alloc(len, 64).unwrap().slice(0, len).unwrap();
+                window.write(0, &vec![n as u8 + 1; len]).unwrap();
+                window
+            })
+            .collect();
+        for header_len in [14, 47, 54, 96, 97, 192, 300, 1500] {
+            for used in 0..=4 {
+                for trailer_len in [0, 4, 16] {
+                    let (header, trailer) = (frame(9, header_len), vec![5; trailer_len]);
+                    let payload = &windows[..used];
+                    let packet = Packet { header: &header, payload, trailer: &trailer };
+                    bench.port.transmit(&packet).unwrap();
+                    bench.port.flush();
+                    bench.machine.run();
+                    let mut all = header.clone();
+                    (0..used).for_each(|n| all.extend(vec![n as u8 + 1; lengths[n]]));
+                    all.extend(&trailer);
+                    all.resize(all.len().max(60), 0);
+                    assert_eq!(bench.sent(), [all]);
+                }
+            }
+        }
+        bench.is_content();
+        assert_eq!(bench.port.transmit(&plain(&frame(0, 9019))), Err(TransmitError::TooLarge));
+        assert_eq!(bench.port.transmit(&plain(&[0; 13])), Err(TransmitError::TooLarge));
+    }
+}
+
+both! {
+    fn a_full_queue_says_so_and_when_there_is_room_again<M>() {
+        let mut bench = open::<M>();
+        for _ in 0..3 {
+            let mut taken = 0;
+            while bench.port.transmit(&plain(&frame(taken, 64))).is_ok() {
+                taken += 1;
+            }
+            assert!(taken >= 240, "{taken}");
+            assert!(!bench.port.has_room() && !bench.port.pending());
+            bench.port.set_interrupts(true);
+            let before = bench.port.counters().interrupts;
+            bench.port.flush();
+            bench.machine.run();
+            assert_eq!(bench.sent().len(), taken);
+            assert!(bench.port.counters().interrupts > before, "{}", M::DRIVER);
+            assert!(bench.port.has_room() && bench.port.pending());
+            bench.port.set_interrupts(false);
+            bench.works(1);
+            assert!(!bench.port.pending());
+        }
+        bench.is_content();
+    }
+}
+
+both! {
+    fn interrupts_come_only_when_asked_for<M>() {
+        for vectors in [3, 0] {
+            // A virtual function has its vectors, whatever is asked for.
+            let mut bench = try_open(Metal::new(M::make(vectors), 8 << 20), None).unwrap();
+            assert!(bench.port.wakes());
+            let raised = |bench: &Bench<M>| bench.port.counters().interrupts;
+            bench.arrive([frame(1, 60)]);
+            bench.send(&frame(1, 60));
+            assert_eq!(raised(&bench), 0, "{}: nobody asked", M::DRIVER);
+            for round in 1..10 {
+                assert_eq!(bench.received().len(), 1);
+                bench.port.set_interrupts(true);
+                assert!(!bench.port.pending());
+                // What is sent is of no interest while there is room.
+                bench.send(&frame(1, 60));
+                assert_eq!(raised(&bench), round - 1, "{} {vectors}", M::DRIVER);
+                bench.arrive([frame(1, 60)]);
+                assert_eq!(raised(&bench), round, "{} {vectors}", M::DRIVER);
+                assert!(bench.port.pending());
+                bench.port.set_interrupts(false);
+                bench.send(&frame(1, 60));
+            }
+            bench.is_content();
+        }
+    }
+}
+
+both! {
+    fn a_lost_interrupt_loses_no_frame<M>() {
+        let mut bench = open::<M>();
+        bench.inject(Fault::NoInterrupts);
+        bench.port.set_interrupts(true);
+        bench.arrive([frame(1, 60)]);
+        assert!(bench.port.pending());
+        assert_eq!(bench.received().len(), 1);
+        bench.machine.model(M::repair);
+        bench.works(1);
+    }
+}
+
+both! {
+    fn without_an_interrupt_to_give_a_card_is_polled<M>() {
+        let mut machine = machine::<M>();
+        machine.interrupts = 0;
+        let mut bench = try_open(machine, None).unwrap();
+        assert!(!bench.port.wakes());
+        bench.port.set_interrupts(true);
+        bench.works(1);
+        bench.is_content();
+    }
+}
+
+both! {
+    fn frames_may_be_kept_and_come_back_in_any_order<M>() {
+        let mut bench = jumbo::<M>();
+        for round in 0..200 {
+            let frames: Vec<Vec<u8>> =
+                (0..9).map(|n| frame(n, 60 + (round * 997 + n * 2011) % 8900)).collect();
+            bench.arrive(frames.clone());
+            let mut held: Vec<_> = std::iter::from_fn(|| bench.port.receive()).collect();
+            assert_eq!(held.len(), 9);
+            for (one, wanted) in held.iter().zip(&frames) {
+                assert_eq!(bench.port.bytes(one), wanted);
+            }
+            held.rotate_left(round % 9);
+            held.swap(0, 5);
+            held.into_iter().for_each(|one| bench.port.recycle(one));
+            bench.port.flush();
+        }
+        assert_eq!(bench.port.counters().rx_errors, 0);
+        bench.is_content();
+    }
+}
+
+both! {
+    fn links_are_seen_to_go_and_come<M>() {
+        let mut bench = open::<M>();
+        for _ in 0..3 {
+            bench.machine.model(|nic| *nic.link() = false);
+            // Nobody has noticed yet.
+            bench.port.transmit(&plain(&frame(0, 60))).unwrap();
+            bench.port.flush();
+            assert!(!bench.port.link_up() && bench.port.is_sending());
+            // However long that takes: the chip is reset once, so that it does not hold on to memory.
+            bench.watch(100);
+            assert!(!bench.port.is_sending());
+            bench.port.transmit(&plain(&frame(1, 60))).unwrap();
+            assert!(!bench.port.is_sending(), "what is sent without a link is lost");
+            bench.machine.model(|nic| *nic.link() = true);
+            bench.machine.run();
+            assert!(bench.port.link_up());
+            bench.port.transmit(&plain(&frame(2, 60))).unwrap();
+            bench.port.flush();
+            bench.machine.run();
+            assert_eq!(bench.sent(), [frame(2, 60)]);
+            bench.watch(1);
+        }
+        assert_eq!((bench.notices(), bench.port.counters().resets), (vec![], 0));
+        bench.is_content();
+    }
+}
+
+both! {
+    fn all_ones_are_a_card_that_is_not_there<M>() {
+        for pulled in [true, false] {
+            let mut bench = open::<M>();
+            bench.send(&frame(0, 60));
+            match pulled {
+                true => bench.machine.pull_out(true),
+                false => bench.inject(Fault::AllOnes),
+            }
+            assert!(!bench.port.link_up());
+            let told = bench.notices();
+            assert_eq!(told.len(), 1);
+            assert!(told[0].0 == Severity::Error && told[0].1.contains("pulled out"), "{told:?}");
+            bench.watch(5);
+            while bench.port.transmit(&plain(&frame(0, 60))).is_ok() {}
+            bench.port.flush();
+            assert!(bench.received().is_empty() && !bench.port.has_room());
+            assert!(!bench.port.pending());
+            assert_eq!(bench.notices(), []);
+        }
+        let why = why_not::<M>(Fault::AllOnes);
+        assert!(why.contains("does not answer"), "{why}");
+    }
+}
+
+both! {
+    fn a_card_that_goes_while_it_is_opened_is_refused<M>() {
+        let mut machine = machine::<M>();
+        let device = machine.find().take(Class::Port).remove(0);
+        let clock = machine.clock();
+        machine.pull_out(true);
+        assert!(device.open_port(&mut machine, &|_| None, &clock).is_err());
+    }
+}
+
+both! {
+    fn a_reset_that_never_ends_is_told<M>() {
+        let wanted = match M::IS_VIRTUAL {
+            true => "not answered by the driver of its physical function",
+            false => "does not come out of reset",
+        };
+        let why = why_not::<M>(Fault::StuckReset);
+        assert!(why.contains(wanted), "{why}");
+        // And when it was in use.
+        let mut bench = open::<M>();
+        bench.inject(Fault::NeverReports);
+        bench.inject(Fault::StuckReset);
+        bench.send(&frame(0, 60));
+        bench.watch(20);
+        let told = bench.notices();
+        assert!(told[0].1.contains("does not send"), "{told:?}");
+        assert!(!bench.port.link_up());
+        if M::IS_VIRTUAL {
+            // Who is in charge of it may come back.
+            bench.machine.model(M::repair);
+            bench.watch(40);
+            bench.works(1);
+        } else {
+            assert!(told[1].1.contains("does not come out of a reset"), "{told:?}");
+        }
+    }
+}
+
+both! {
+    fn a_card_that_does_not_report_is_reset_and_goes_on<M>() {
+        let mut bench = open::<M>();
+        bench.works(0);
+        bench.inject(Fault::NeverReports);
+        bench.send(&frame(0, 60));
+        bench.sent();
+        bench.watch(10);
+        let told = bench.notices();
+        assert_eq!(told.len(), 2, "{}: {told:?}", M::DRIVER);
+        assert!(told[0].0 == Severity::Warning && told[0].1.contains("does not send"), "{told:?}");
+        assert!(told[1].1.contains("works again"), "{told:?}");
+        assert_eq!(bench.port.counters().resets, 1);
+        (0..2000).for_each(|n| bench.works(n % 1000));
+        bench.watch(100);
+        assert_eq!((bench.notices(), bench.port.counters().resets), (vec![], 1));
+        bench.is_content();
+    }
+}
+
+both! {
+    fn resets_again_and_again_are_told_once<M>() {
+        let mut bench = open::<M>();
+        bench.inject(Fault::NeverReportsAgain);
+        for _ in 0..20 {
+            bench.send(&frame(0, 60));
+            bench.watch(10);
+        }
+        let told = bench.notices();
+        assert!(bench.port.counters().resets >= 10);
+        assert!(told.len() < 10, "{told:?}");
+        assert!(told.iter().any(|(_, text)| text.contains("again and again")), "{told:?}");
+        bench.machine.model(M::repair);
+        bench.watch(10);
+        bench.works(1);
+    }
+}
+
+both! {
+    /// It is looked at for some looks; what then does not work is noticed where it matters.
+    fn queues_that_are_never_enabled_do_not_hang_us<M>() {
+        let mut bench = try_open(faulty::<M>(Fault::NeverEnabled), None).unwrap();
+        bench.send(&frame(0, 60));
+        bench.watch(10);
+        let told = bench.notices();
+        assert!(told[0].1.contains("does not send"), "{told:?}");
+        bench.machine.model(M::repair);
+        bench.inject(Fault::NeverReports);
+        bench.send(&frame(0, 60));
+        bench.watch(10);
+        bench.works(1);
+    }
+}
+
+both! {
+    fn a_report_that_comes_twice_or_names_another_harms_nobody<M>() {
+        let mut bench = open::<M>();
+        bench.inject(Fault::ReportsTwice);
+        (0..3000).for_each(|n| bench.works(n % 1000));
+        bench.inject(Fault::ReportsAnother(5));
+        bench.send(&frame(0, 60));
+        bench.watch(10);
+        let told = bench.notices();
+        assert!(told[0].1.contains("does not send"), "{told:?}");
+        (0..3000).for_each(|n| bench.works(n % 1000));
+        assert_eq!(bench.port.counters().resets, 1);
+    }
+}
+
+both! {
+    fn lengths_that_lie_are_counted_and_dropped<M>() {
+        let mut bench = jumbo::<M>();
+        for length in [0, 13, 2049, 9019, u16::MAX] {
+            let before = bench.port.counters().rx_errors;
+            bench.inject(Fault::Length(length));
+            bench.arrive([frame(0, 60), frame(1, 61)]);
+            assert_eq!(bench.received(), [frame(1, 61)], "{length}");
+            assert_eq!(bench.port.counters().rx_errors, before + 1, "{length}");
+            // In the last of several buffers.
+            bench.inject(Fault::Length(length));
+            bench.arrive([frame(0, 5000), frame(1, 5001)]);
+            let received = bench.received();
+            assert_eq!(received.last(), Some(&frame(1, 5001)), "{length}");
+            assert!(received.iter().all(|one| one.len() <= 9018), "{length}");
+        }
+        bench.works(1);
+    }
+}
+
+both! {
+    fn damaged_frames_and_such_without_an_end_are_dropped<M>() {
+        let mut bench = jumbo::<M>();
+        bench.inject(Fault::Damaged);
+        bench.arrive([frame(0, 3000), frame(1, 61)]);
+        assert_eq!(bench.received(), [frame(1, 61)]);
+        // The next frame's end is taken for it.
+        bench.inject(Fault::NoEnd);
+        bench.arrive([frame(0, 60), frame(1, 61), frame(2, 62)]);
+        assert_eq!(bench.received(), [frame(2, 62)]);
+        // And one that has none for longer than a frame may be.
+        (0..7).for_each(|_| bench.inject(Fault::NoEnd));
+        bench.arrive((0..9).map(|n| frame(n, 60 + n)));
+        assert_eq!(bench.received(), [frame(8, 68)]);
+        assert_eq!(bench.port.counters().rx_errors, 3, "{}", M::DRIVER);
+        (0..1500).for_each(|n| bench.works(n % 1000));
+    }
+}
+
+both! {
+    /// They are the business of who reads the packet.
+    fn frames_with_wrong_checksums_come<M>() {
+        let mut bench = open::<M>();
+        let mut one = frame(1, 60);
+        one[12..34].copy_from_slice(&[
+            8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 1, 2, 10, 1, 0, 1, 10, 1, 0, 2,
+        ]);
+        bench.arrive([one.clone()]);
+        assert_eq!(bench.received(), [one]);
+        assert_eq!(bench.port.counters().rx_errors, 0);
+    }
+}
+
+both! {
+    fn a_card_that_receives_in_the_wrong_place_is_reset<M>() {
+        let mut bench = open::<M>();
+        bench.inject(Fault::ReceivesAt(3));
+        bench.arrive([frame(0, 60)]);
+        assert_eq!(bench.received().len(), 0);
+        bench.watch(10);
+        let told = bench.notices();
+        assert!(told[0].1.contains("not in order"), "{}: {told:?}", M::DRIVER);
+        assert_eq!(bench.port.counters().resets, 1);
+        (0..1500).for_each(|n| bench.works(n % 1000));
+    }
+}
+
+both! {
+    fn a_frame_that_is_written_twice_comes_once<M>() {
+        let mut bench = open::<M>();
+        for n in 0..2000 {
+            bench.inject(Fault::ReceivesTwice);
+            bench.works(n % 1000);
+        }
+        assert_eq!(bench.port.counters().rx_frames, 2000);
+    }
+}
+
+both! {
+    fn a_port_that_is_dropped_touches_no_memory<M>() {
+        let Bench { machine, port } = open::<M>();
+        drop(port);
+        assert!(!machine.model(|nic| nic.config().is_bus_master()), "{}", M::DRIVER);
+    }
+}
+
+both! {
+    /// A link that is said to be up though it is not: what is sent is not, and the card is reset.
+    fn a_link_bit_that_sticks_harms_nobody<M>() {
+        let mut bench = open::<M>();
+        bench.inject(Fault::StuckBit(M::LINKS, 30, false));
+        assert!(!bench.port.link_up());
+        bench.watch(10);
+        bench.machine.model(M::repair);
+        assert!(bench.port.link_up());
+        bench.works(1);
+        bench.inject(Fault::StuckBit(M::LINKS, 30, true));
+        bench.machine.model(|nic| *nic.link() = false);
+        assert!(bench.port.link_up());
+        bench.send(&frame(0, 60));
+        bench.watch(10);
+        let told = bench.notices();
+        assert!(told[0].1.contains("does not send"), "{told:?}");
+    }
+}
+
+#[test]
+fn frames_that_find_no_buffer_are_counted() {
+    let mut bench = open::<Ixgbe>();
+    bench.arrive((0..2000).map(|n| frame(n, 60)));
+    bench.watch(1);
+    let received = bench.received().len();
+    assert!((100..2000).contains(&received));
+    assert_eq!(bench.port.counters().rx_missed as usize + received, 2000);
+    bench.works(1);
+}
+
+#[test]
+fn what_is_not_for_us_is_filtered() {
+    let mut bench = open::<Ixgbe>();
+    let to = |mac: [u8; 6]| {
+        let mut one = frame(0, 60);
+        one[..6].copy_from_slice(&mac);
+        one
+    };
+    let (broadcast, group) = (to([0xff; 6]), to([0x33, 0x33, 0, 0, 0, 1]));
+    bench.arrive([to([2, 0, 0, 0, 0, 1]), broadcast.clone(), group.clone(), frame(1, 1519)]);
+    assert_eq!(bench.received(), [broadcast, group]);
+}
+
+#[test]
+fn the_address_comes_from_the_eeprom_if_need_be() {
+    assert_eq!(try_open(faulty::<Ixgbe>(Fault::NoAddress), None).unwrap().port.mac(), MAC);
+    let why = why_not::<Ixgbe>(Fault::EmptyEeprom);
+    assert!(why.contains("no MAC address"), "{why}");
+}
+
+#[test]
+fn an_empty_cage_is_no_link_until_a_module_is_put_in() {
+    let mut bench = try_open(faulty::<Ixgbe>(Fault::NoModule), None).unwrap();
+    bench.watch(5);
+    assert!(!bench.port.link_up());
+    bench.machine.model(|nic| nic.repair());
+    assert!(bench.port.link_up());
+    bench.works(1);
+    bench.watch(5);
+    assert_eq!((bench.notices(), bench.port.counters().resets), (vec![], 0));
+    bench.is_content();
+}
+
+/// Bits of the registers that a reset waits for.
+#[test]
+fn bits_that_stick_are_waited_for_no_longer_than_they_are_worth() {
+    // The bus is still used, they say: the reset is done all the same. The EEPROM is not read, or says so.
+    for (at, bit, set) in [(0x0008, 19, true), (0x1_0010, 9, false), (0x8d04, 0, false)] {
+        let mut bench = try_open(faulty::<Ixgbe>(Fault::StuckBit(at, bit, set)), None).unwrap();
+        bench.works(1);
+    }
+    for (at, bit, set) in [(0x2f00, 3, false), (0x0000, 26, true)] {
+        let why = why_not::<Ixgbe>(Fault::StuckBit(at, bit, set));
+        assert!(why.contains("does not come out of reset"), "{at:#x}: {why}");
+    }
+    // The EEPROM does not answer, and has the only address.
+    let machine = faulty::<Ixgbe>(Fault::StuckBit(0x1_0014, 1, false));
+    machine.model(|nic| nic.inject(Fault::NoAddress));
+    let why = try_open(machine, None).err().unwrap();
+    assert!(why.contains("no MAC address"), "{why}");
+}
+
+#[test]
+fn a_driver_of_a_physical_function_that_is_deaf_or_refuses_is_blamed() {
+    for (fault, wanted) in [
+        (Fault::Deaf, "not answered"),
+        (Fault::Unnamed, "has no MAC address: give it one on the host"),
+        (Fault::Refuses(8), "refused interface 1.1"),
+        (Fault::OldInterface(0), "refused interface 1.1"),
+        (Fault::Refuses(5), "refused frames of that length"),
+    ] {
+        let why = why_not::<IxgbeVf>(fault);
+        assert!(why.contains(wanted), "{why}");
+    }
+}
+
+/// The newest interface that both know; all of multicast, or the groups that are named.
+#[test]
+fn a_virtual_function_agrees_with_its_physical_one() {
+    let granted = |machine: Metal<IxgbeVf>| {
+        let mut bench = try_open(machine, Some(9000)).unwrap();
+        bench.works(1);
+        bench.is_content();
+        let mut group = frame(0, 60);
+        group[..6].copy_from_slice(&[0x33, 0x33, 0xff, MAC[3], MAC[4], MAC[5]]);
+        bench.arrive([group.clone()]);
+        assert_eq!(bench.received(), [group]);
+        bench.machine.model(|nic| nic.granted())
+    };
+    assert_eq!(granted(machine()), (5, 9018, 2, 0));
+    assert_eq!(granted(faulty(Fault::Distrusts)), (5, 9018, 1, 2));
+    assert_eq!(granted(faulty(Fault::OldInterface(3))), (3, 9018, 2, 0));
+    assert_eq!(granted(faulty(Fault::OldInterface(2))), (2, 9018, 0, 2));
+    assert_eq!(granted(faulty(Fault::Refuses(12))), (5, 9018, 0, 2));
+    let machine = faulty::<IxgbeVf>(Fault::OldInterface(2));
+    machine.model(|nic| nic.inject(Fault::Refuses(3)));
+    let why = try_open(machine, None).err().unwrap();
+    assert!(why.contains("refused multicast"), "{why}");
+}
+
+#[test]
+fn a_virtual_function_follows_its_physical_one() {
+    let mut bench = open::<IxgbeVf>();
+    bench.works(1);
+    bench.machine.model(|nic| nic.reset_physical_function());
+    bench.watch(10);
+    let told = bench.notices();
+    assert!(told[0].1.contains("set up anew") && told[1].1.contains("works again"), "{told:?}");
+    bench.works(2);
+    // One that stays away for long.
+    bench.machine.model(|nic| {
+        nic.reset_physical_function();
+        nic.inject(Fault::Deaf);
+    });
+    bench.watch(60);
+    assert!(!bench.port.link_up());
+    bench.machine.model(|nic| nic.repair());
+    bench.watch(40);
+    bench.works(3);
+    assert!(bench.port.link_up());
+}

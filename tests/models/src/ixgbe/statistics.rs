@@ -1,0 +1,106 @@
+//! What is counted. Registers of a physical function are cleared by reading (82599, 8.2.3.23).
+
+use std::collections::BTreeMap;
+
+// Registers; of numbers of bytes the lower halves.
+pub const MISSED: u64 = 0x3fa0;
+pub const OVERSIZE: u64 = 0x40ac;
+const RECEIVED: u64 = 0x4074;
+const RECEIVED_SIZES: u64 = 0x405c;
+const BROADCASTS: u64 = 0x4078;
+const MULTICASTS: u64 = 0x407c;
+const SENT: u64 = 0x4080;
+const RECEIVED_BYTES: u64 = 0x4088;
+const SENT_BYTES: u64 = 0x4090;
+const ALL_BYTES: u64 = 0x40c0;
+const ALL_RECEIVED: u64 = 0x40d0;
+const ALL_SENT: u64 = 0x40d4;
+const SENT_SIZES: u64 = 0x40d8;
+const MULTICASTS_SENT: u64 = 0x40f0;
+const BROADCASTS_SENT: u64 = 0x40f4;
+
+/// Bytes of the frame check sequence, which is counted.
+const FCS: u64 = 4;
+/// Longest frames of the classes by size; there is one more.
+const SIZES: [u64; 5] = [64, 127, 255, 511, 1023];
+
+/// Whether reading clears a register.
+pub fn is_one(at: u64) -> bool {
+    matches!(at, 0x3f00..0x3f70 | 0x3fa0..0x3fe0 | 0x4000..0x4100 | 0x4140..0x4180 | 0x41a0..0x41c8)
+}
+
+/// What was counted.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    registers: BTreeMap<u64, u64>,
+    pub received: u64,
+    pub received_bytes: u64,
+    pub multicasts: u64,
+    pub sent: u64,
+    pub sent_bytes: u64,
+    pub dropped: u64,
+}
+
+impl Statistics {
+    pub fn count(&mut self, at: u64, number: u64) {
+        *self.registers.entry(at).or_default() += number;
+    }
+
+    /// A register, which is 0 then. The halves of a number of bytes are two.
+    pub fn take(&mut self, at: u64) -> u32 {
+        let pair = [RECEIVED_BYTES, SENT_BYTES, ALL_BYTES].into_iter().find(|low| at == low + 4);
+        match pair {
+            // The lower half was read before.
+            Some(_) => 0,
+            None => self.registers.remove(&at).unwrap_or(0).min(u32::MAX.into()) as u32,
+        }
+    }
+
+    /// A good frame came.
+    pub fn receive(&mut self, frame: &[u8]) {
+        let len = frame.len() as u64 + FCS;
+        self.count(RECEIVED, 1);
+        self.count(RECEIVED_BYTES, len);
+        self.count(ALL_RECEIVED, 1);
+        self.count(ALL_BYTES, len);
+        self.count(class(RECEIVED_SIZES, len), 1);
+        match group(frame) {
+            (true, _) => self.count(BROADCASTS, 1),
+            (false, true) => {
+                self.multicasts += 1;
+                self.count(MULTICASTS, 1);
+            }
+            _ => {}
+        }
+        self.received += 1;
+        self.received_bytes += len;
+    }
+
+    /// One was sent.
+    pub fn send(&mut self, frame: &[u8]) {
+        let len = frame.len() as u64 + FCS;
+        self.count(SENT, 1);
+        self.count(SENT_BYTES, len);
+        self.count(ALL_SENT, 1);
+        self.count(class(SENT_SIZES, len), 1);
+        match group(frame) {
+            (true, _) => self.count(BROADCASTS_SENT, 1),
+            (false, true) => self.count(MULTICASTS_SENT, 1),
+            _ => {}
+        }
+        self.sent += 1;
+        self.sent_bytes += len;
+    }
+}
+
+/// The register of frames of this size.
+fn class(first: u64, len: u64) -> u64 {
+    let index = SIZES.iter().position(|most| len <= *most).unwrap_or(SIZES.len());
+    first + 4 * index as u64
+}
+
+/// Whether it is a broadcast, and whether a multicast.
+fn group(frame: &[u8]) -> (bool, bool) {
+    let to = frame.get(..6).unwrap_or(&[]);
+    (to == [0xff; 6], to.first().is_some_and(|first| first & 1 == 1))
+}
