@@ -5,6 +5,7 @@ use super::access::Doors;
 use super::open::Open;
 use super::{Handler, Limits};
 use crate::Interface;
+use crate::hosts::accountable;
 use crate::refusal::Refusal;
 use crate::tcp::{self, Listener};
 use crate::tls::Tls;
@@ -124,7 +125,7 @@ impl Server {
         any
     }
 
-    /// Places that one host may have.
+    /// Places that one host may have; over IPv6 a host is a /64 ([`accountable`]).
     fn share(&self) -> usize {
         self.limits.connections.div_ceil(2)
     }
@@ -137,7 +138,7 @@ impl Server {
         handler: &mut dyn Handler,
         now: Instant,
     ) -> bool {
-        let of_host = |open: &Open| open.from().ip() == host;
+        let of_host = |open: &Open| accountable(open.from().ip()) == accountable(host);
         if self.open.iter().filter(|open| of_host(open)).count() < self.share() {
             return true;
         }
