@@ -1,7 +1,9 @@
 //! The leak oracle: memory is filled with marks by owner, and whoever must not see it is searched for them.
 //!
-//! Every byte of a mark has its highest bit set; whoever attacks sends bytes without it, so that a mark which
-//! comes to him was not his own. Eight bytes in a row are taken for a leak: chance makes one of them in 2^64.
+//! Every byte of a mark has its highest bit set; whoever attacks sends bytes without it ([`plain`]), or nothing in
+//! which there is a part of a mark ([`in_part`]), so that a mark which comes to him was not his own. Eight bytes in
+//! a row are taken for a leak: chance makes one of them in 2^64. A fuzzer that is guided by comparisons does not
+//! leave it to chance: it learns the marks from this file, and puts them wherever the input is copied.
 
 use drivers::hal::Window;
 
@@ -22,6 +24,8 @@ pub enum Owner {
 const OWNERS: [Owner; 4] = [Owner::Past, Owner::Victim, Owner::Volume, Owner::Gateway];
 const LEN: usize = 16;
 const RUN: usize = 8;
+/// Bytes of a mark in a row that nobody sends who attacks.
+const PART: usize = 3;
 
 /// The bytes of an owner's mark, which repeats.
 pub fn mark(owner: Owner) -> [u8; LEN] {
@@ -41,9 +45,23 @@ pub fn fill(memory: Window, owner: Owner) {
 
 /// The owner of a mark that is in `bytes`, and where.
 pub fn find(bytes: &[u8]) -> Option<(Owner, usize)> {
+    find_run::<RUN>(bytes)
+}
+
+/// Whether somebody who sends these bytes, some of them at a time, could have a mark back.
+pub fn in_part(bytes: &[u8]) -> bool {
+    find_run::<PART>(bytes).is_some()
+}
+
+/// Bytes of which none is in a mark.
+pub fn plain(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().map(|byte| byte & 0x7f).collect()
+}
+
+fn find_run<const RUN: usize>(bytes: &[u8]) -> Option<(Owner, usize)> {
     let mut at = 0;
     while at + RUN <= bytes.len() {
-        // A run of eight has its last byte here, and all of them have their highest bit set.
+        // A run has its last byte here, and all of them have their highest bit set.
         match bytes[at..at + RUN].iter().rposition(|byte| byte & 0x80 == 0) {
             Some(plain) => at += plain + 1,
             None => {
@@ -98,6 +116,8 @@ mod tests {
             }
         }
         assert_eq!(find(&[0x7f; 100]), None);
+        assert!(in_part(&[&[0x11][..], &mark(Owner::Past)[5..8]].concat()));
+        assert!(!in_part(&mark(Owner::Past)[..2]) && !in_part(&plain(&mark(Owner::Past))));
         assert_eq!(find(&mark(Owner::Past)[..RUN - 1]), None);
         assert_eq!(find(&[0xff; 64]), None);
     }

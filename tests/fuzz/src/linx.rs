@@ -221,7 +221,7 @@ impl World {
             0 => self.turn(u64::from(input.byte()) * 4),
             1 => {
                 let length = usize::from(input.byte());
-                let bytes = plain(input.take(length));
+                let bytes = leak::plain(input.take(length));
                 let source = if what & 0x80 == 0 { ATTACKER } else { input.word() };
                 // Nobody speaks in the victim's name: RapidIO says who sends.
                 let source = if source == VICTIM { ATTACKER } else { source };
@@ -249,7 +249,7 @@ impl World {
             8 => {
                 let (source, destination) = (input.byte().into(), input.byte().into());
                 let length = usize::from(input.word()) % 3000;
-                let body = plain(&vec![input.byte(); length]);
+                let body = leak::plain(&vec![input.byte(); length]);
                 if what & 0x80 == 0 {
                     self.single(source, destination, &body);
                 } else {
@@ -259,7 +259,7 @@ impl World {
             _ => match what >> 6 {
                 0 => {
                     let length = usize::from(input.byte());
-                    let bytes = plain(input.take(length));
+                    let bytes = leak::plain(input.take(length));
                     self.stream_bytes(&bytes);
                 }
                 1 => self.stream_bytes(&tcp::Header::new(tcp::Kind::Connect, 0, 0, 0).emit()),
@@ -295,7 +295,7 @@ impl World {
             self.sequence = self.sequence.wrapping_add(1);
         }
         let length = usize::from(input.word()) % 4096;
-        let payload = plain(&vec![input.byte(); length]);
+        let payload = leak::plain(&vec![input.byte(); length]);
         let cid = self.cid;
         self.packet(Header::Data { id, sequence, cid, part }, &payload);
     }
@@ -333,11 +333,6 @@ impl World {
     }
 }
 
-/// The attacker's bytes have no highest bit, so that no mark is made of them.
-fn plain(bytes: &[u8]) -> Vec<u8> {
-    bytes.iter().map(|byte| byte & 0x7f).collect()
-}
-
 /// A message of RLNH, mostly a good one.
 fn control(input: &mut Input<'_>) -> Vec<u8> {
     let (kind, address) = (input.below(9), u32::from(input.byte() % 40));
@@ -353,7 +348,7 @@ fn control(input: &mut Input<'_>) -> Vec<u8> {
         6 => rlnh::Message::PublishPeer { address, peer: u32::from(input.byte() % 40) },
         _ => {
             let length = usize::from(input.byte() % 64);
-            return plain(input.take(length));
+            return leak::plain(input.take(length));
         }
     };
     let mut bytes = [0; rlnh::LONGEST];

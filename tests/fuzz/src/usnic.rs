@@ -125,7 +125,7 @@ impl World {
             0..=3 => self.attack(what, input),
             4 => {
                 let length = usize::from(input.byte());
-                let bytes: Vec<u8> = input.take(length).iter().map(|byte| byte & 0x7f).collect();
+                let bytes = leak::plain(input.take(length));
                 self.arrive(ATTACKER, usize::from(what >> 4) % 3, &bytes);
             }
             5 => self.honest_message(),

@@ -280,6 +280,9 @@ impl World {
         let Some(mut flight) = next else { return };
         if let (Some(input), ATTACKER) = (lie, flight.from) {
             self.lie(&mut flight.frame, input);
+            if leak::in_part(&flight.frame) {
+                return;
+            }
         }
         self.deliver(&flight);
     }
