@@ -9,8 +9,10 @@ mod transport;
 
 use super::loop_waker::LoopWaker;
 use super::network::Network;
+use super::plane::DataPlane;
 use super::ports::{Addresses, PortSlot};
 use super::punt::{self, PuntQueue};
+use super::service::{Service, Surroundings};
 use super::state::State;
 use super::unclaimed_devices::UnclaimedDevice;
 use crate::config::{Config, Ntb, NtbProtocol};
@@ -315,4 +317,19 @@ pub(super) fn report(state: &State) -> Value {
         transport.report(slot.map(|slot| slot.name.clone()))
     });
     Value::list(rows.chain(transports).collect::<Vec<_>>())
+}
+
+/// What carries the bytes of a bridge over TCP, as a service.
+pub(super) struct TcpCarrier;
+
+impl Service for TcpCarrier {
+    fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
+        let Surroundings { networks, plane, now, .. } = around;
+        plane.bridge.as_mut().map_or(0, |bridge| bridge.poll_tcp(networks, *now))
+    }
+
+    fn deadline(&self, _: &DataPlane) -> Option<Instant> {
+        // The bridge's own is the data plane's.
+        None
+    }
 }

@@ -175,16 +175,14 @@ impl State {
             // A loop that takes no orders is not waited for.
             worker.tell(move |plane| plane.shut_down(now));
         }
-        if let Some(smc) = &mut self.smc {
-            smc.shut_down(networks, &mut self.plane, &mut self.linx, now);
-        }
+        self.shut_down_services(networks, now);
         networks.iter_mut().for_each(|network| network.interface.shut_down());
     }
 
     /// Whether everybody was told, and has acknowledged that where there is a way to.
     pub(super) fn is_shut_down(&mut self, networks: &[Network]) -> bool {
         self.plane.is_shut_down()
-            && self.smc.as_ref().is_none_or(|smc| smc.engine.is_shut_down())
+            && self.services_are_shut_down()
             && networks.iter().all(|network| network.interface.is_shut_down())
             && self.disks.iter().all(|slot| slot.disk.is_shut_down())
     }

@@ -33,6 +33,7 @@ mod remote_storage;
 mod rendezvous;
 mod report_pieces;
 mod rping;
+mod service;
 mod show;
 mod smc;
 mod start;
@@ -133,16 +134,7 @@ impl Gateway {
         state.poll_capacities(now);
         let mut served = state.plane.serve(now);
         state.poll_rules(networks, now);
-        if let Some(smc) = &mut state.smc {
-            let (plane, linx) = (&mut state.plane, &mut state.linx);
-            served += smc.poll(networks, &state.ports, state.document.config(), plane, linx, now);
-            let refusals = &mut smc.engine.admission.refusals;
-            if !refusals.is_empty() {
-                state.refused.take(refusals, now);
-            }
-        }
-        served += state.poll_tcp_bridge(networks, now) + state.poll_linx(networks, now);
-        served += state.poll_rendezvous(networks, now);
+        served += state.poll_services(networks, now);
         state.take_refusals(now);
         let due = self.control_due.is_some_and(|at| at <= now);
         let touched = networks.iter().any(|network| network.interface.wants_poll());

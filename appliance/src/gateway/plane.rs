@@ -2,6 +2,7 @@
 //! control plane. Nothing of it is touched by another loop.
 
 use super::bridge::{Bridge, TransportPort};
+use super::linx::Linx;
 use super::perf_responders::Services;
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
@@ -39,6 +40,8 @@ pub(super) struct DataPlane {
     pub bridge: Option<Bridge>,
     /// RapidIO networks; their interfaces are among the ports.
     pub rapidio: Vec<RapidioPort>,
+    /// Links to LINX nodes, of the first loop; None if the configuration has none.
+    pub linx: Option<Box<Linx>>,
     /// Bridges to stock Linux hosts; likewise.
     pub transports: Vec<TransportPort>,
     pub storage: Storage,
@@ -104,6 +107,7 @@ impl DataPlane {
             rdma_stack,
             bridge: None,
             rapidio: Vec::new(),
+            linx: None,
             transports: Vec::new(),
             storage,
             services,

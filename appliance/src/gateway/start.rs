@@ -317,6 +317,7 @@ impl Gateway {
             rdma_stack,
             bridge,
             rapidio: networks_of_rapidio,
+            linx: None,
             transports,
             storage,
             services,
@@ -329,11 +330,11 @@ impl Gateway {
         };
         plane.wait_for_ports(workers.is_empty());
         let DataPlane { rapidio, arena, rng, .. } = &mut plane;
-        let mut linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
+        plane.linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
         let engine = plane.udp_engines.exchange();
         let rendezvous =
             engine.map(|engine| Box::new(Rendezvous::new(engine, &own_ports, &mut networks)));
-        let smc = Smc::of(config, facts.memory, &mut plane, &mut linx, &mut networks);
+        let smc = Smc::of(config, facts.memory, &mut plane, &mut networks);
         let state = State {
             platform,
             log,
@@ -354,7 +355,6 @@ impl Gateway {
             crashes: stored.crashes,
             plane,
             smc,
-            linx,
             rendezvous,
             own_ports,
             workers,

@@ -2,7 +2,6 @@
 //! plane's own, and the data plane of the same loop.
 
 use super::disks::DiskSlot;
-use super::linx::Linx;
 use super::metrics;
 use super::network::Network;
 use super::plane::{DataPlane, PlaneReport, PortReport};
@@ -82,8 +81,6 @@ pub(super) struct State {
     pub plane: DataPlane,
     /// SMC-R and its users; None if the configuration wants nothing of it.
     pub smc: Option<Box<Smc>>,
-    /// Links to LINX nodes; None if the configuration has none.
-    pub linx: Option<Box<Linx>>,
     /// Exchanges of engines over UDP with their peers; None if the configuration has none of these.
     pub rendezvous: Option<Box<Rendezvous>>,
     /// Numbers of this loop's ports, by their places in its plane.
@@ -134,12 +131,9 @@ impl State {
         }
         let config = self.document.config();
         match &mut self.smc {
-            Some(smc) => smc.apply_rules(config, networks, &mut self.plane, &mut self.linx, now),
+            Some(smc) => smc.apply_rules(config, networks, &mut self.plane, now),
             None if config.rule.is_empty() => {}
-            None => {
-                let (plane, linx) = (&mut self.plane, &mut self.linx);
-                self.smc = Smc::of(config, self.facts.memory, plane, linx, networks);
-            }
+            None => self.smc = Smc::of(config, self.facts.memory, &mut self.plane, networks),
         }
     }
 
@@ -207,7 +201,7 @@ impl State {
             }
         }
         let bridge = self.plane.bridge.as_mut().and_then(|bridge| bridge.device.refusals());
-        let linx = self.linx.as_mut().map(|linx| linx.refusals());
+        let linx = self.plane.linx.as_mut().map(|linx| linx.refusals());
         for refusals in bridge.into_iter().chain(linx) {
             if !refusals.is_empty() {
                 self.refused.take(refusals, now);
@@ -300,11 +294,9 @@ impl State {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let waits = self.smc.as_ref().is_some_and(|smc| smc.rules.waits);
         let capacity = (waits || !self.disks.is_empty()).then_some(self.capacity_due);
-        let smc = self.smc.as_ref().and_then(|smc| smc.poll_timeout());
         let rules = self.rules_changed.then_some(Instant::ZERO);
-        let exchanges = self.rendezvous_timeout();
-        let plane = self.plane.poll_timeout();
-        Instant::first([capacity, smc, rules, self.linx_timeout(), exchanges, plane])
+        let (services, plane) = (self.services_timeout(), self.plane.poll_timeout());
+        Instant::first([capacity, rules, services, plane])
     }
 
     /// Seconds since the appliance came up.

@@ -17,7 +17,7 @@ const FAMILIES: [Family; 4] = [
 
 /// Nothing without a link.
 pub(in crate::gateway) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    let Some(linx) = &state.linx else { return Ok(()) };
+    let Some(linx) = &state.plane.linx else { return Ok(()) };
     let all = || linx.links.iter().filter_map(|link| linx.node.link(link.id));
     let mut up = w.gauge("isthmus_linx_up", "Whether the link is up.")?;
     for status in all() {

@@ -14,7 +14,7 @@ pub(super) use report::report;
 use super::network::Network;
 use super::plane::DataPlane;
 use super::rapidio::RapidioPort;
-use super::state::State;
+use super::service::{Service, Surroundings};
 use crate::config::{Config, Linx as Settings, LinxTransport};
 use ::linx::riocm::ConnectionConfig;
 use ::linx::{self as engine, Event, LinkConfig, LinkId, Node, Phase, TcpConfig, Transport};
@@ -214,18 +214,18 @@ fn link_config<'a>(link: &'a Settings, port: &'a str) -> LinkConfig<'a> {
     LinkConfig::new(link.name.as_str(), transport)
 }
 
-impl State {
-    /// Goes on with LINX; how much was done.
-    #[inline]
-    pub fn poll_linx(&mut self, networks: &mut [Network], now: Instant) -> usize {
-        match &mut self.linx {
-            Some(linx) => linx.poll(networks, &mut self.plane, now),
-            None => 0,
-        }
+/// LINX as a service: the node is the data plane's, because rules send over its links.
+pub(super) struct LinxStage;
+
+impl Service for LinxStage {
+    fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
+        let Some(mut linx) = around.plane.linx.take() else { return 0 };
+        let done = linx.poll(around.networks, around.plane, around.now);
+        around.plane.linx = Some(linx);
+        done
     }
 
-    /// When it has something to do though nothing arrives.
-    pub fn linx_timeout(&self) -> Option<Instant> {
-        self.linx.as_ref().and_then(|linx| linx.deadline())
+    fn deadline(&self, plane: &DataPlane) -> Option<Instant> {
+        plane.linx.as_ref().and_then(|linx| linx.deadline())
     }
 }

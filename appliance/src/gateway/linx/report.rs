@@ -8,7 +8,8 @@ use ::linx::{LinkStatus, Phase};
 
 /// All links.
 pub(in crate::gateway) fn report(state: &State) -> Value {
-    let rows = state.linx.iter().flat_map(|linx| linx.links.iter().map(|link| row(linx, link)));
+    let rows =
+        state.plane.linx.iter().flat_map(|linx| linx.links.iter().map(|link| row(linx, link)));
     Value::list(rows)
 }
 

@@ -5,7 +5,8 @@ mod connection;
 mod sockets;
 
 use super::network::Network;
-use super::state::State;
+use super::plane::DataPlane;
+use super::service::{Service, Surroundings};
 use connection::{Connection, Phase};
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
@@ -97,7 +98,7 @@ impl Rendezvous {
     }
 
     /// Goes on; whether something has changed for the engine.
-    fn poll(
+    fn advance(
         &mut self,
         engine: &mut dyn Exchange,
         (ports, networks): (&[usize], &mut [Network]),
@@ -218,22 +219,18 @@ impl Rendezvous {
     }
 }
 
-impl State {
-    /// Goes on with exchanges of engines over UDP; how much was done.
-    #[inline]
-    pub fn poll_rendezvous(&mut self, networks: &mut [Network], now: Instant) -> usize {
-        let State { rendezvous, plane, own_ports, .. } = self;
-        let Some(rendezvous) = rendezvous else { return 0 };
+impl Service for Rendezvous {
+    fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
+        let Surroundings { plane, own_ports, networks, now, .. } = around;
         let Some(engine) = plane.udp_engines.exchange() else { return 0 };
-        let changed = rendezvous.poll(engine, (own_ports, networks), &mut *plane.rng, now);
+        let changed = self.advance(engine, (own_ports, networks), &mut *plane.rng, *now);
         if changed {
             plane.udp_engines.peers_changed();
         }
         usize::from(changed)
     }
 
-    /// When they have something to do though nothing arrives.
-    pub fn rendezvous_timeout(&self) -> Option<Instant> {
-        self.rendezvous.as_ref().and_then(|rendezvous| rendezvous.due)
+    fn deadline(&self, _: &DataPlane) -> Option<Instant> {
+        self.due
     }
 }

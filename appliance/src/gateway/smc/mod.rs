@@ -12,10 +12,10 @@
 pub(super) mod report;
 mod rules;
 
-use super::linx::Linx;
 use super::network::Network;
 use super::plane::DataPlane;
 use super::ports::PortSlot;
+use super::service::{Service, Surroundings};
 use crate::config::{self, Config};
 use core::net::IpAddr;
 use drivers::hal::Instant;
@@ -60,7 +60,6 @@ impl Smc {
         config: &Config,
         memory: u64,
         plane: &mut DataPlane,
-        linx: &mut Option<Box<Linx>>,
         networks: &mut [Network],
     ) -> Option<Box<Self>> {
         if !config.smc.services && config.rule.is_empty() {
@@ -100,7 +99,7 @@ impl Smc {
             generations: Vec::new(),
         });
         let now = plane.now;
-        smc.apply_rules(config, networks, plane, linx, now);
+        smc.apply_rules(config, networks, plane, now);
         Some(smc)
     }
 
@@ -110,64 +109,14 @@ impl Smc {
         config: &Config,
         networks: &mut [Network],
         plane: &mut DataPlane,
-        linx: &mut Option<Box<Linx>>,
         now: Instant,
     ) {
-        let Some((mut ctx, mut messages)) = carriers(plane, linx, now) else { return };
+        let Some((mut ctx, mut messages)) = carriers(plane, now) else { return };
         let Smc { engine, users, rules, piece, .. } = self;
         let (interfaces, messages) = (&mut Ways(networks), &mut messages);
         let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
         rules.apply(&config.rule, users, &mut world);
         self.engine.flush(&mut ctx);
-    }
-
-    /// The stage: what has arrived, what is due, what is to be said. How much was done.
-    pub fn poll(
-        &mut self,
-        networks: &mut [Network],
-        ports: &[PortSlot],
-        config: &Config,
-        plane: &mut DataPlane,
-        linx: &mut Option<Box<Linx>>,
-        now: Instant,
-    ) -> usize {
-        let Some((mut ctx, mut messages)) = carriers(plane, linx, now) else { return 0 };
-        self.learn_ports(networks, ports, config, ctx.provider);
-        let completed = self.engine.poll(&mut ctx);
-        self.more = completed >= BATCH;
-        let timers = self.engine.handle_timeout(&mut ctx, &mut Ways(networks));
-        let Smc { engine, users, piece, .. } = self;
-        let (interfaces, messages) = (&mut Ways(networks), &mut messages);
-        let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
-        let done = completed + usize::from(timers) + users.poll(&mut world);
-        if done == 0 {
-            return 0;
-        }
-        self.engine.flush(&mut ctx);
-        while let Some(notice) = self.engine.poll_notice() {
-            log::info!("{notice}");
-        }
-        while let Some((name, notice)) = self.users.poll_notice() {
-            tell(name, &notice);
-        }
-        done
-    }
-
-    /// Ends all connections, and tells their peers.
-    pub fn shut_down(
-        &mut self,
-        networks: &mut [Network],
-        plane: &mut DataPlane,
-        linx: &mut Option<Box<Linx>>,
-        now: Instant,
-    ) {
-        let Some((mut ctx, mut messages)) = carriers(plane, linx, now) else { return };
-        self.engine.shut_down(&mut ctx);
-        self.engine.flush(&mut ctx);
-        let Smc { engine, users, piece, .. } = self;
-        let (interfaces, messages) = (&mut Ways(networks), &mut messages);
-        let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
-        users.shut_down(&mut world);
     }
 
     /// Connections that were served, over SMC-R and over TCP.
@@ -176,12 +125,6 @@ impl Smc {
         let relays = self.users.rules().map(|(_, relay)| relay.counters());
         let relays = relays.map(|counters| (counters.smc, counters.tcp));
         services.chain(relays).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
-    }
-
-    /// When there is something to do though nothing arrives.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let more = self.more.then_some(Instant::ZERO);
-        Instant::first([more, self.users.poll_timeout(), self.engine.poll_timeout()])
     }
 
     /// Tells the engine which ports there are, when addresses have changed.
@@ -231,6 +174,54 @@ impl Smc {
     }
 }
 
+impl Service for Smc {
+    fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
+        let Surroundings { networks, plane, ports, config, refused, now, .. } = around;
+        let Some((mut ctx, mut messages)) = carriers(plane, *now) else { return 0 };
+        self.learn_ports(networks, ports, config, ctx.provider);
+        let completed = self.engine.poll(&mut ctx);
+        self.more = completed >= BATCH;
+        let timers = self.engine.handle_timeout(&mut ctx, &mut Ways(networks));
+        let Smc { engine, users, piece, .. } = self;
+        let (interfaces, messages) = (&mut Ways(networks), &mut messages);
+        let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
+        let done = completed + usize::from(timers) + users.poll(&mut world);
+        if done > 0 {
+            self.engine.flush(&mut ctx);
+            while let Some(notice) = self.engine.poll_notice() {
+                log::info!("{notice}");
+            }
+            while let Some((name, notice)) = self.users.poll_notice() {
+                tell(name, &notice);
+            }
+        }
+        let refusals = &mut self.engine.admission.refusals;
+        if !refusals.is_empty() {
+            refused.take(refusals, *now);
+        }
+        done
+    }
+
+    fn deadline(&self, _: &DataPlane) -> Option<Instant> {
+        let more = self.more.then_some(Instant::ZERO);
+        Instant::first([more, self.users.poll_timeout(), self.engine.poll_timeout()])
+    }
+
+    fn shut_down(&mut self, around: &mut Surroundings<'_>) {
+        let Some((mut ctx, mut messages)) = carriers(around.plane, around.now) else { return };
+        self.engine.shut_down(&mut ctx);
+        self.engine.flush(&mut ctx);
+        let Smc { engine, users, piece, .. } = self;
+        let (interfaces, messages) = (&mut Ways(around.networks), &mut messages);
+        let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
+        users.shut_down(&mut world);
+    }
+
+    fn is_shut_down(&self) -> bool {
+        self.engine.is_shut_down()
+    }
+}
+
 /// Whether the configuration has anything that SMC can be spoken with.
 fn offers(smc: &config::Smc) -> bool {
     smc.version1 || !smc.ueid.is_empty()
@@ -262,12 +253,11 @@ fn context(plane: &mut DataPlane) -> Option<EngineContext<'_, ProviderSet>> {
 /// RoCE.
 fn carriers<'a>(
     plane: &'a mut DataPlane,
-    linx: &'a mut Option<Box<Linx>>,
     now: Instant,
 ) -> Option<(EngineContext<'a, ProviderSet>, Messages<'a>)> {
     let provider = &mut plane.rdma_stack.as_mut()?.providers;
     let ctx = EngineContext { provider, arena: &mut plane.arena, now, rng: &mut *plane.rng };
-    let linx = linx.as_mut().map(|linx| linx.transport(now));
+    let linx = plane.linx.as_mut().map(|linx| linx.transport(now));
     let usnic = plane.udp_engines.rules(now);
     let rio_cm =
         (!plane.rapidio.is_empty()).then(|| RioCmTransport { ports: &mut plane.rapidio, now });

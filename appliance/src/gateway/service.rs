@@ -1,0 +1,90 @@
+//! Services that stand between the data plane of the first loop, whose providers and engines carry their bytes, and the
+//! IP interfaces, whose TCP connections carry their handshakes. The loop goes through the list of them once a round and
+//! knows none by name: a new one is a line in [`State::services`] and [`State::with_services`].
+
+use super::bridge::TcpCarrier;
+use super::linx::LinxStage;
+use super::network::Network;
+use super::plane::DataPlane;
+use super::ports::PortSlot;
+use super::state::State;
+use crate::config::Config;
+use crate::refused::Refused;
+use drivers::hal::Instant;
+
+/// What a service works with.
+pub(super) struct Surroundings<'a> {
+    pub networks: &'a mut [Network],
+    pub plane: &'a mut DataPlane,
+    /// What the control plane knows of the ports, and the numbers of this loop's, by their places in its plane.
+    pub ports: &'a [PortSlot],
+    pub own_ports: &'a [usize],
+    pub config: &'a Config,
+    /// Where it is told what was refused.
+    pub refused: &'a mut Refused,
+    pub now: Instant,
+}
+
+/// A service.
+pub(super) trait Service {
+    /// Goes on with what has arrived, what is due and what is to be said; how much was done.
+    fn poll(&mut self, around: &mut Surroundings<'_>) -> usize;
+
+    /// When it has something to do though nothing arrives.
+    fn deadline(&self, plane: &DataPlane) -> Option<Instant>;
+
+    /// Ends all connections, and tells the peers: the machine ends.
+    fn shut_down(&mut self, _around: &mut Surroundings<'_>) {}
+
+    /// Whether all peers were told.
+    fn is_shut_down(&self) -> bool {
+        true
+    }
+}
+
+impl State {
+    /// The services that there are.
+    fn services(&self) -> impl Iterator<Item = &dyn Service> {
+        let smc = self.smc.as_deref().map(|smc| smc as &dyn Service);
+        let rendezvous = self.rendezvous.as_deref().map(|one| one as &dyn Service);
+        [Some(&TcpCarrier as &dyn Service), smc, Some(&LinxStage), rendezvous].into_iter().flatten()
+    }
+
+    /// Does something with each of them, in the order of a round.
+    fn with_services(
+        &mut self,
+        networks: &mut [Network],
+        now: Instant,
+        mut act: impl FnMut(&mut dyn Service, &mut Surroundings<'_>),
+    ) {
+        let State { smc, rendezvous, plane, ports, own_ports, document, refused, .. } = self;
+        let config = document.config();
+        let mut around = Surroundings { networks, plane, ports, own_ports, config, refused, now };
+        let smc = smc.as_deref_mut().map(|smc| smc as &mut dyn Service);
+        let rendezvous = rendezvous.as_deref_mut().map(|one| one as &mut dyn Service);
+        let all = [smc, Some(&mut TcpCarrier as _), Some(&mut LinxStage), rendezvous];
+        all.into_iter().flatten().for_each(|service| act(service, &mut around));
+    }
+
+    /// Has all of them go on; how much was done.
+    pub fn poll_services(&mut self, networks: &mut [Network], now: Instant) -> usize {
+        let mut done = 0;
+        self.with_services(networks, now, |service, around| done += service.poll(around));
+        done
+    }
+
+    /// When one of them has something to do though nothing arrives.
+    pub fn services_timeout(&self) -> Option<Instant> {
+        self.services().filter_map(|service| service.deadline(&self.plane)).min()
+    }
+
+    /// Has all of them end their connections.
+    pub fn shut_down_services(&mut self, networks: &mut [Network], now: Instant) {
+        self.with_services(networks, now, |service, around| service.shut_down(around));
+    }
+
+    /// Whether all their peers were told.
+    pub fn services_are_shut_down(&self) -> bool {
+        self.services().all(Service::is_shut_down)
+    }
+}
