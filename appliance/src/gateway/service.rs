@@ -46,8 +46,10 @@ impl State {
     /// The services that there are.
     fn services(&self) -> impl Iterator<Item = &dyn Service> {
         let smc = self.smc.as_deref().map(|smc| smc as &dyn Service);
+        let bridge = self.plane.bridge.is_some().then_some(&TcpCarrier as &dyn Service);
+        let linx = self.plane.linx.is_some().then_some(&LinxStage as &dyn Service);
         let rendezvous = self.rendezvous.as_deref().map(|one| one as &dyn Service);
-        [Some(&TcpCarrier as &dyn Service), smc, Some(&LinxStage), rendezvous].into_iter().flatten()
+        [smc, bridge, linx, rendezvous].into_iter().flatten()
     }
 
     /// Does something with each of them, in the order of a round.
@@ -58,12 +60,18 @@ impl State {
         mut act: impl FnMut(&mut dyn Service, &mut Surroundings<'_>),
     ) {
         let State { smc, rendezvous, plane, ports, own_ports, document, refused, .. } = self;
+        let (bridge, linx) = (plane.bridge.is_some(), plane.linx.is_some());
         let config = document.config();
         let mut around = Surroundings { networks, plane, ports, own_ports, config, refused, now };
         let smc = smc.as_deref_mut().map(|smc| smc as &mut dyn Service);
+        let (mut carrier, mut stage) = (TcpCarrier, LinxStage);
+        let bridge = bridge.then_some(&mut carrier as &mut dyn Service);
+        let linx = linx.then_some(&mut stage as &mut dyn Service);
         let rendezvous = rendezvous.as_deref_mut().map(|one| one as &mut dyn Service);
-        let all = [smc, Some(&mut TcpCarrier as _), Some(&mut LinxStage), rendezvous];
-        all.into_iter().flatten().for_each(|service| act(service, &mut around));
+        [smc, bridge, linx, rendezvous]
+            .into_iter()
+            .flatten()
+            .for_each(|service| act(service, &mut around));
     }
 
     /// Has all of them go on; how much was done.

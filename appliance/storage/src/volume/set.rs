@@ -174,7 +174,11 @@ impl Volumes {
         match &mut self.all.get_mut(id.index())?.as_mut()?.backing {
             Backing::Here(volume) => {
                 let submitted = volume.submit(request);
-                self.activate(id);
+                // Memory is done at once, and has nothing that it is to be polled for.
+                let done = matches!(submitted, Ok(Submitted::Done | Submitted::Lent(_)));
+                if !(done && volume.is_idle() && !volume.wants_turn()) {
+                    self.activate(id);
+                }
                 Some(submitted)
             }
             Backing::Elsewhere { in_flight: DEPTH_OF_VOLUME, .. } => Some(Err(VolumeError::Busy)),
