@@ -29,14 +29,15 @@ impl DataPlane {
     }
 
     /// Frees what was given back, and the ports send no more.
+    #[inline(always)]
     pub fn free_sent(&mut self, now: Instant) {
-        let waits = |plane: &DataPlane| {
-            plane.rdma_stack.as_ref().is_some_and(|stack| stack.providers.has_retired())
-                || plane.has_retired()
-        };
-        if !waits(self) {
-            return;
+        let stack = self.rdma_stack.as_ref();
+        if stack.is_some_and(|stack| stack.providers.has_retired()) || self.has_retired() {
+            self.look_what_was_sent(now);
         }
+    }
+
+    fn look_what_was_sent(&mut self, now: Instant) {
         for place in 0..self.ports.len() {
             // A packet that waits for room is not one of the port's yet, and is sent from the same memory.
             if !self.send_waiting(place, now) {

@@ -111,16 +111,21 @@ impl PlanePort {
     }
 
     /// Looks after the device and at the link once in a while; whether it did.
+    #[inline(always)]
     fn poll_link(&mut self, now: Instant) -> bool {
         let due = now >= self.link_due;
         if due {
-            self.link_due = now + LINK_INTERVAL;
-            self.port.watch(now);
-            self.tell_notices();
-            self.link = self.port.link_up();
-            self.local.mac = self.port.mac();
+            self.look_after(now);
         }
         due
+    }
+
+    fn look_after(&mut self, now: Instant) {
+        self.link_due = now + LINK_INTERVAL;
+        self.port.watch(now);
+        self.tell_notices();
+        self.link = self.port.link_up();
+        self.local.mac = self.port.mac();
     }
 
     /// Writes down what has happened to the device.

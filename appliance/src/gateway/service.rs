@@ -1,6 +1,6 @@
 //! Services that stand between the data plane of the first loop, whose providers and engines carry their bytes, and the
 //! IP interfaces, whose TCP connections carry their handshakes. The loop goes through the list of them once a round and
-//! knows none by name: a new one is a line in [`State::services`] and [`State::with_services`].
+//! knows none by name: a new one is a line in [`State::with_services`], and one in [`State::services_timeout`].
 
 use super::bridge::TcpCarrier;
 use super::linx::LinxStage;
@@ -43,16 +43,8 @@ pub(super) trait Service {
 }
 
 impl State {
-    /// The services that there are.
-    fn services(&self) -> impl Iterator<Item = &dyn Service> {
-        let smc = self.smc.as_deref().map(|smc| smc as &dyn Service);
-        let bridge = self.plane.bridge.is_some().then_some(&TcpCarrier as &dyn Service);
-        let linx = self.plane.linx.is_some().then_some(&LinxStage as &dyn Service);
-        let rendezvous = self.rendezvous.as_deref().map(|one| one as &dyn Service);
-        [smc, bridge, linx, rendezvous].into_iter().flatten()
-    }
-
-    /// Does something with each of them, in the order of a round.
+    /// Does something with each service that there is, in the order of a round.
+    #[inline(always)]
     fn with_services(
         &mut self,
         networks: &mut [Network],
@@ -60,18 +52,20 @@ impl State {
         mut act: impl FnMut(&mut dyn Service, &mut Surroundings<'_>),
     ) {
         let State { smc, rendezvous, plane, ports, own_ports, document, refused, .. } = self;
-        let (bridge, linx) = (plane.bridge.is_some(), plane.linx.is_some());
         let config = document.config();
         let mut around = Surroundings { networks, plane, ports, own_ports, config, refused, now };
-        let smc = smc.as_deref_mut().map(|smc| smc as &mut dyn Service);
-        let (mut carrier, mut stage) = (TcpCarrier, LinxStage);
-        let bridge = bridge.then_some(&mut carrier as &mut dyn Service);
-        let linx = linx.then_some(&mut stage as &mut dyn Service);
-        let rendezvous = rendezvous.as_deref_mut().map(|one| one as &mut dyn Service);
-        [smc, bridge, linx, rendezvous]
-            .into_iter()
-            .flatten()
-            .for_each(|service| act(service, &mut around));
+        if let Some(smc) = smc {
+            act(&mut **smc, &mut around);
+        }
+        if around.plane.bridge.is_some() {
+            act(&mut TcpCarrier, &mut around);
+        }
+        if around.plane.linx.is_some() {
+            act(&mut LinxStage, &mut around);
+        }
+        if let Some(rendezvous) = rendezvous {
+            act(&mut **rendezvous, &mut around);
+        }
     }
 
     /// Has all of them go on; how much was done.
@@ -83,7 +77,12 @@ impl State {
 
     /// When one of them has something to do though nothing arrives.
     pub fn services_timeout(&self) -> Option<Instant> {
-        self.services().filter_map(|service| service.deadline(&self.plane)).min()
+        let plane = &self.plane;
+        let smc = self.smc.as_ref().and_then(|smc| smc.deadline(plane));
+        let bridge = plane.bridge.as_ref().and_then(|_| TcpCarrier.deadline(plane));
+        let linx = plane.linx.as_ref().and_then(|_| LinxStage.deadline(plane));
+        let rendezvous = self.rendezvous.as_ref().and_then(|one| one.deadline(plane));
+        Instant::first([smc, bridge, linx, rendezvous])
     }
 
     /// Has all of them end their connections.
@@ -93,6 +92,9 @@ impl State {
 
     /// Whether all their peers were told.
     pub fn services_are_shut_down(&self) -> bool {
-        self.services().all(Service::is_shut_down)
+        self.smc.as_ref().is_none_or(|smc| smc.is_shut_down())
+            && self.rendezvous.as_ref().is_none_or(|one| one.is_shut_down())
+            && TcpCarrier.is_shut_down()
+            && LinxStage.is_shut_down()
     }
 }

@@ -188,9 +188,12 @@ fn tell(name: &str, state: State) {
 
 impl DataPlane {
     /// Looks after links and engines of such bridges.
-    #[inline]
+    #[inline(always)]
     pub(in crate::gateway) fn poll_transports(&mut self, now: Instant) {
         let DataPlane { transports, ports, .. } = self;
+        if transports.is_empty() {
+            return;
+        }
         transports.iter_mut().for_each(|one| one.poll(ports, now));
     }
 

@@ -172,8 +172,12 @@ fn cause(why: Failed) -> String {
 
 impl DataPlane {
     /// Goes on with the RapidIO networks; how much was done.
-    #[inline]
+    #[inline(always)]
     pub(super) fn poll_rapidio(&mut self, now: Instant) -> usize {
+        if self.rapidio.is_empty() { 0 } else { self.poll_end_points(now) }
+    }
+
+    fn poll_end_points(&mut self, now: Instant) -> usize {
         let DataPlane { rapidio, ports, capture, .. } = self;
         let mut done = 0;
         for (number, one) in rapidio.iter_mut().enumerate() {

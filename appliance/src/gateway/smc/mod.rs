@@ -251,6 +251,7 @@ fn context(plane: &mut DataPlane) -> Option<EngineContext<'_, ProviderSet>> {
 
 /// What carries connections: the provider of SMC-R with what it works with, and transports of messages; None without
 /// RoCE.
+#[inline]
 fn carriers<'a>(
     plane: &'a mut DataPlane,
     now: Instant,
