@@ -35,6 +35,13 @@ pub struct ConnectionId {
     turn: u32,
 }
 
+impl ConnectionId {
+    /// Its place among the connections that there are, which another one may have later.
+    pub fn place(self) -> usize {
+        self.key
+    }
+}
+
 /// What carries a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {

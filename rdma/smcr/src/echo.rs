@@ -3,7 +3,6 @@
 use super::acceptor::{Acceptor, Carrier, Connected, ConnectionId, Event};
 use super::admission::Gate;
 use super::engine::{Engine, Ready, SocketId};
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 use net::Interface;
@@ -33,7 +32,8 @@ struct Client {
 pub struct Echo {
     front: Acceptor,
     discard: bool,
-    clients: BTreeMap<ConnectionId, Client>,
+    /// By their places.
+    clients: Vec<Option<(ConnectionId, Client)>>,
     piece: Vec<u8>,
     /// Connections that were served, over SMC-R and over TCP.
     pub served: (u64, u64),
@@ -57,7 +57,7 @@ impl Echo {
         Echo {
             front: Acceptor::new(interface, port, offers, limits, gate, owner),
             discard,
-            clients: BTreeMap::new(),
+            clients: Vec::new(),
             piece: alloc::vec![0; PIECE],
             served: (0, 0),
         }
@@ -108,13 +108,17 @@ impl Echo {
                         Carrier::Smc => self.served.0 += 1,
                         Carrier::Tcp => self.served.1 += 1,
                     }
-                    self.clients.insert(id, Client::default());
+                    if self.clients.len() <= id.place() {
+                        self.clients.resize_with(id.place() + 1, || None);
+                    }
+                    self.clients[id.place()] = Some((id, Client::default()));
                     id
                 }
                 Event::Ready(id) | Event::Failed(id) | Event::Broken(id) => id,
             };
             if let Err(closed) = self.serve(id, interface, engine, ctx) {
-                self.clients.remove(&id);
+                let place = self.clients.get_mut(id.place());
+                place.and_then(|client| client.take_if(|(of, _)| *of == id));
                 self.front.close(id, closed == Closed::Gone, interface, engine, ctx);
             }
         }
@@ -129,7 +133,8 @@ impl Echo {
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Closed> {
         let Echo { front, clients, piece, discard, .. } = self;
-        let Some(client) = clients.get_mut(&id) else { return Ok(()) };
+        let client = clients.get_mut(id.place()).and_then(Option::as_mut);
+        let Some((_, client)) = client.filter(|(of, _)| *of == id) else { return Ok(()) };
         loop {
             if !client.held.is_empty() {
                 let written = front.write(id, &client.held, interface, engine, ctx)?;

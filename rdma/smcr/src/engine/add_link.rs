@@ -163,7 +163,7 @@ impl Engine {
         if group.role == Role::Client
             && let Some(new) = group.links.iter().position(making)
         {
-            group.learn_moves(at, new, keys);
+            group.buffers.learn_moves(at, new, keys);
             self.tell_moves(group_key, at, new, true, ctx);
         }
     }
@@ -182,7 +182,7 @@ impl Engine {
         let ours = |flow: &Flow| matches!(flow, &Flow::MoveKeys { link, .. } if numbers[link] == Some(number));
         let Some(Flow::MoveKeys { link, more }) = self.take_flow(group_key, ours) else { return };
         let group = &mut self.groups[group_key];
-        group.learn_moves(at, link, keys);
+        group.buffers.learn_moves(at, link, keys);
         if group.moves.is_empty() && usize::from(left) <= keys.len() {
             self.confirm_link(group_key, link, ctx);
         } else if more > 0 {
@@ -297,7 +297,7 @@ impl Engine {
         let end = PeerEnd { gid: add.end.gid, qpn: add.end.qpn };
         self.connect_link(group_key, new, end, add.psn, add.path_mtu, ctx).ok()?;
         if let Some(v2) = &add.v2 {
-            self.groups[group_key].learn_moves(at, new, &v2.keys);
+            self.groups[group_key].buffers.learn_moves(at, new, &v2.keys);
         }
         Some(())
     }

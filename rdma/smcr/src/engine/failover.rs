@@ -35,9 +35,7 @@ impl Engine {
         {
             group.flow = None;
         }
-        for on in &mut group.tokens {
-            on[at] = None;
-        }
+        group.buffers.forget_link(at);
         if let Some(link) = tell {
             self.say_farewell(group_key, link, DeleteReason::LOST_PATH, ctx);
             self.begin_nudges(group_key, ctx.now);
@@ -114,8 +112,7 @@ impl Engine {
     pub(super) fn confirmed_late(&mut self, key: usize, of: &AcceptConfirm) -> Result<(), Refusal> {
         let socket = &self.sockets[key];
         let group = socket.group.and_then(|group| self.groups.get(group)).ok_or(Refusal::Broken)?;
-        let mut there = group.tokens.iter().filter_map(|on| on[socket.link]);
-        let there = there.find(|token| token.address == of.address).ok_or(Refusal::Broken)?;
+        let there = group.buffers.at_address(socket.link, of.address).ok_or(Refusal::Broken)?;
         self.learn_peer(key, &AcceptConfirm { rkey: there.rkey, ..of.clone() })
     }
 
@@ -134,8 +131,7 @@ impl Engine {
         self.touch(key);
         let peer = &mut self.sockets[key].peer;
         let known = Token { rkey: peer.rkey, address: peer.address - peer.offset };
-        let tokens = &self.groups[group].tokens;
-        let there = tokens.iter().find(|on| on[at] == Some(known))?[to]?;
+        let there = self.groups[group].buffers.moved(at, known, to)?;
         let address = there.address.checked_add(peer.offset)?;
         // As in `learn_peer`: its last byte has an address, too.
         address.checked_add(peer.size.into())?;
@@ -251,7 +247,7 @@ impl Engine {
             link.as_ref().is_some_and(|l| l.number == number && l.state == LinkState::Leaving)
         };
         if let Some(at) = group.links.iter().position(leaving) {
-            group.tokens.iter_mut().for_each(|on| on[at] = None);
+            group.buffers.forget_link(at);
             self.remove_link(group_key, at, ctx);
         }
     }

@@ -3,6 +3,7 @@
 use super::buffers::put_back;
 use super::config::{Device, address_of};
 use super::handshake::Refusal;
+use super::peer_buffers::PeerBuffers;
 use super::table::{Flow, Group, GroupState, LINKS, LinkState, Phase, RECEIVES};
 use super::{Engine, EngineContext, Input, Notice, Ready, Role};
 use crate::wire::llc::{Body, DeleteReason, Order, Token};
@@ -94,7 +95,7 @@ impl Engine {
             next_link: 1,
             members: Vec::new(),
             idle: None,
-            tokens: Vec::new(),
+            buffers: PeerBuffers::default(),
             flow: None,
             wants_link: false,
             moves: Vec::new(),
@@ -186,7 +187,7 @@ impl Engine {
         socket.peer.token = of.token;
         let link = socket.link;
         if let Some(group) = socket.group.and_then(|group| self.groups.get_mut(group)) {
-            group.remember(link, Token { rkey: of.rkey, address: of.address });
+            group.buffers.remember(link, Token { rkey: of.rkey, address: of.address });
         }
         Ok(())
     }

@@ -398,7 +398,7 @@ impl Engine {
         let group = &mut self.groups[group_key];
         let (mut unknown, mut place) = (0u8, 0x80);
         for key in &mut keys {
-            if !group.forget(at, *key) {
+            if !group.buffers.forget(at, *key) {
                 unknown =
                     if group.version == 1 { unknown | place } else { unknown.wrapping_add(1) };
             }
@@ -413,15 +413,14 @@ impl Engine {
 
     fn learn_keys(&mut self, group: usize, at: usize, token: Token, others: &[(u8, Token)]) {
         let group = &mut self.groups[group];
-        group.remember(at, token);
-        let place = group.tokens.iter().position(|on| on[at] == Some(token));
+        let place = group.buffers.remember(at, token);
         for &(number, token) in others {
             let other = group
                 .links
                 .iter()
                 .position(|link| link.as_ref().is_some_and(|link| link.number == number));
-            if let (Some(place), Some(other)) = (place, other) {
-                group.tokens[place][other] = Some(token);
+            if let Some(other) = other {
+                group.buffers.set(place, other, Some(token));
             }
         }
     }

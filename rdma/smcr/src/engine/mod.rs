@@ -30,6 +30,7 @@ mod handshake;
 mod hosts;
 mod link;
 mod llc;
+mod peer_buffers;
 mod server;
 mod state;
 mod stats;
@@ -298,12 +299,12 @@ impl Engine {
 
     /// Forgets where the buffers of a group's peer are.
     pub(crate) fn forget_peer(&mut self, group: usize) {
-        self.groups[group].tokens.clear();
+        self.groups[group].buffers.clear();
     }
 
     /// How many buffers of a group's peer are known.
     pub(crate) fn keys_of_peer(&self, group: usize) -> usize {
-        self.groups.get(group).map_or(0, |group| group.tokens.len())
+        self.groups.get(group).map_or(0, |group| group.buffers.len())
     }
 
     /// The peer's name of a socket, and where its buffer is.

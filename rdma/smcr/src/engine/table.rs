@@ -2,8 +2,9 @@
 
 use super::State;
 use super::config::{Device, address_of};
+use super::peer_buffers::PeerBuffers;
 use crate::wire::cdc::{End, Producer};
-use crate::wire::llc::{DeleteReason, KeyMove, Order, Token};
+use crate::wire::llc::{DeleteReason, KeyMove, Order};
 use crate::wire::{Eid, PeerId, Reason};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -390,7 +391,7 @@ pub(super) struct Group {
     /// Since when there are none.
     pub idle: Option<Instant>,
     /// The peer's buffers: where each is, on each link.
-    pub tokens: Vec<[Option<Token>; LINKS]>,
+    pub buffers: PeerBuffers,
     pub flow: Option<(Flow, Instant)>,
     /// A second link is to be offered.
     pub wants_link: bool,
@@ -548,36 +549,6 @@ impl Group {
         };
         let turns = [(a, b, c), (b, c, a), (c, a, b)];
         turns.iter().position(|&(link, one, two)| shares(link, one, two) || shares(link, two, one))
-    }
-
-    /// Remembers where a buffer of the peer is, on a link; the oldest gives way.
-    pub fn remember(&mut self, link: usize, token: Token) {
-        if self.tokens.iter().any(|on| on.get(link) == Some(&Some(token))) {
-            return;
-        }
-        if self.tokens.len() >= TOKENS {
-            self.tokens.remove(0);
-        }
-        let mut on = [None; LINKS];
-        on[link] = Some(token);
-        self.tokens.push(on);
-    }
-
-    /// Learns keys of the peer's buffers on link `new`, by those that they have on link `at`.
-    pub fn learn_moves(&mut self, at: usize, new: usize, keys: &[KeyMove]) {
-        for key in keys {
-            let known =
-                |on: &&mut [Option<Token>; LINKS]| on[at].is_some_and(|t| t.rkey == key.known);
-            if let Some(on) = self.tokens.iter_mut().find(known) {
-                on[new] = Some(key.token);
-            }
-        }
-    }
-
-    /// Forgets a buffer by its key on a link; whether it was known.
-    pub fn forget(&mut self, link: usize, rkey: u32) -> bool {
-        let found = self.tokens.iter().position(|on| on[link].is_some_and(|t| t.rkey == rkey));
-        found.map(|at| self.tokens.swap_remove(at)).is_some()
     }
 }
 
