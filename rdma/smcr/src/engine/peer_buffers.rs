@@ -1,5 +1,5 @@
-//! Where the buffers of a group's peer are: a key and an address on each link. They are found by either without looking
-//! at all of them.
+//! Where the buffers of a group's peer are: a key and an address on each link. One is found by its key on a link
+//! without looking at the others.
 
 use super::table::{LINKS, TOKENS};
 use crate::wire::llc::{KeyMove, Token};
@@ -89,7 +89,7 @@ impl PeerBuffers {
         *self.buffers.get(*place)?.get(to)?
     }
 
-    /// The buffer at an address on a link.
+    /// The buffer at an address on a link. Looks at all of them: for a Confirm whose link is gone, and nothing else.
     pub fn at_address(&self, link: usize, address: u64) -> Option<Token> {
         let mut there = self.buffers.iter().filter_map(|(_, on)| *on.get(link)?);
         there.find(|token| token.address == address)
