@@ -8,6 +8,7 @@ mod arguments;
 mod device;
 pub mod ivshmem;
 mod kvm;
+mod port;
 mod program;
 mod qmp;
 mod serial;
@@ -16,8 +17,9 @@ mod vm;
 
 pub use device::{Disk, Fault, Nic, NicModel};
 pub use kvm::accelerator;
+pub use port::free_port;
 pub use program::Program;
 pub use qmp::Qmp;
 pub use serial::{Serial, plain_text};
 pub use spec::{Accelerator, Boot, Firmware, Machine, Spec};
-pub use vm::{PROMPT, Reply, Vm, free_port};
+pub use vm::{PROMPT, Reply, Vm};

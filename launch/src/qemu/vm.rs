@@ -1,7 +1,6 @@
 //! A running machine.
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -212,11 +211,6 @@ impl Reply {
         let value = serde_json::from_str(self.text.trim());
         value.with_context(|| format!("`{}` did not print JSON but:\n{}", self.line, self.text))
     }
-}
-
-/// A TCP or UDP port of 127.0.0.1 that was free a moment ago.
-pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// QEMU before we are connected to it; killed if that fails.
