@@ -215,12 +215,7 @@ fn a_drive_that_is_pulled_out_is_told_and_the_rest_goes_on() -> Result<()> {
     vm.run("volume create a size=8MiB disk=0")?.lacks("error")?;
     let disks = vm.run("show disks --json")?.json()?;
     let location = disks[0]["location"].as_str().context("a location")?;
-    let slot = location.split(':').nth(3).and_then(|rest| rest.get(..2)).context("a slot")?;
-    let slot = u32::from_str_radix(slot, 16)?;
-    vm.qmp.execute("device_del", json!({"id": "nvme0"}))?;
-    // docs/specs/acpi_pci_hotplug.rst of QEMU: B0EJ at 0xae08, one bit for each slot.
-    let eject = format!("o /w 0xae08 {}", 1u32 << slot);
-    vm.qmp.execute("human-monitor-command", json!({"command-line": eject}))?;
+    vm.pull_out("nvme0", location)?;
     until(&mut vm, "show log", "pulled out")?;
     vm.run("show log")?.contains("nvme:GONE/1")?;
     until(&mut vm, "show disks --json", "does not work")?;

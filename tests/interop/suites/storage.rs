@@ -225,12 +225,7 @@ fn namespaces_are_mapped_and_a_drive_is_pulled_out_under_load() -> Result<()> {
          touch /tmp/failed) & sleep 1; [ ! -e /tmp/failed ]")?;
     let disks = gateway.run("show disks --json")?.json()?;
     let location = disks[0]["location"].as_str().unwrap_or_default();
-    let slot = location.split(':').nth(3).and_then(|rest| rest.get(..2)).unwrap_or_default();
-    let slot = u32::from_str_radix(slot, 16)?;
-    gateway.qmp.execute("device_del", json!({"id": "nvme0"}))?;
-    // docs/specs/acpi_pci_hotplug.rst of QEMU: B0EJ at 0xae08, one bit for each slot.
-    let eject = format!("o /w 0xae08 {}", 1u32 << slot);
-    gateway.qmp.execute("human-monitor-command", json!({"command-line": eject}))?;
+    gateway.pull_out("nvme0", location)?;
     guest.wait_until("[ -e /tmp/failed ]", Duration::from_secs(60))?;
     gateway.run("show log")?.contains("nvme:GONE/1: the drive does not answer any more")?;
     guest.sh("set -e
