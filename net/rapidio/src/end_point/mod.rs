@@ -7,7 +7,7 @@
 mod echo;
 
 use crate::enumeration::{Event, Master, Role};
-use crate::rio_cm::{self, Engine, HEADER};
+use crate::rio_cm::{self, Arrival, Back, Engine, HEADER};
 use crate::rionet::{self, Members, Rionet, SharedPort};
 use crate::tap::Tap;
 use alloc::boxed::Box;
@@ -54,7 +54,7 @@ pub struct EndPoint {
     echo: Option<Echo>,
     /// Channels of others than the echo service that have news.
     news: VecDeque<u16>,
-    /// The message that is being taken.
+    /// A message that is shown to a capture.
     message: Box<[u8; rio_cm::MOST]>,
     /// Component tags of devices by id: one that was switched off and on, or has made way for another, has a new one.
     tags: BTreeMap<u16, u32>,
@@ -135,7 +135,7 @@ impl EndPoint {
 
     /// Whether there is room to send over a channel.
     pub fn has_room(&self) -> bool {
-        self.channels.outgoing().is_none() && self.port.borrow().room(rio_cm::MAILBOX) > 0
+        self.channels.outgoing().is_none() && self.port.borrow().has_room(rio_cm::MAILBOX, 1)
     }
 
     /// Sends data over a channel.
@@ -149,13 +149,15 @@ impl EndPoint {
             Err(rio_cm::Error::NoCredit) => return Ok(Sent::NoCredit),
             other => other?,
         };
-        let length = HEADER + data.len();
-        let message = self.message.get_mut(..length).unwrap_or_default();
-        let (head, body) = message.split_at_mut(HEADER.min(length));
-        head.copy_from_slice(&header);
-        body.copy_from_slice(data);
-        self.tap.sent(to, rio_cm::MAILBOX, message);
-        let packet = Packet { header: message, payload: &[], trailer: &[] };
+        if self.tap.is_wanted()
+            && let Some((head, body)) = self.message.split_first_chunk_mut::<HEADER>()
+            && let Some(body) = body.get_mut(..data.len())
+        {
+            *head = header;
+            body.copy_from_slice(data);
+            self.tap.sent(to, rio_cm::MAILBOX, &self.message[..HEADER + data.len()]);
+        }
+        let packet = Packet { header: &header, payload: &[], trailer: data };
         if self.port.borrow_mut().send(rio_cm::MAILBOX, to, &packet).is_err() {
             self.channels.undelivered(to);
         }
@@ -244,22 +246,43 @@ impl EndPoint {
     }
 
     fn receive(&mut self, now: Instant) -> usize {
+        let EndPoint { port, channels, echo, tap, message: whole, .. } = self;
+        let mut port = port.borrow_mut();
         let mut taken = 0;
         // What is left in the mailbox, RapidIO holds back at its senders.
         while taken < BATCH
-            && !self.channels.is_congested()
-            && let Some(message) = { self.port.borrow_mut().receive(rio_cm::MAILBOX) }
+            && !channels.is_congested()
+            && let Some(message) = port.receive(rio_cm::MAILBOX)
         {
             taken += 1;
-            let mut port = self.port.borrow_mut();
-            let bytes = self.message.get_mut(..usize::from(message.len)).unwrap_or_default();
-            let read = port.payload(&message).read(0, bytes);
-            let from = message.from;
-            port.recycle(message);
-            if read.is_ok() {
-                self.tap.received(from, rio_cm::MAILBOX, bytes);
-                self.channels.deliver(from, bytes, now);
+            let (from, memory) = (message.from, port.payload(&message));
+            if tap.is_wanted()
+                && let Some(bytes) = whole.get_mut(..memory.len())
+                && memory.read(0, bytes).is_ok()
+            {
+                tap.received(from, rio_cm::MAILBOX, bytes);
             }
+            let header = memory.read_array(0).unwrap_or_default();
+            let has_room = echo.is_some() && port.has_room(rio_cm::MAILBOX, 1);
+            let arrival = Arrival { from, header: &header, length: memory.len(), has_room, now };
+            let copy = |into: &mut [u8]| memory.read(HEADER, into).is_ok();
+            if let Some(Back { to, header, len }) = channels.arrive(&arrival, copy)
+                && let Some(data) = memory.slice(HEADER, len)
+            {
+                let packet = Packet { header: &header, payload: &[data], trailer: &[] };
+                let sent = port.send(rio_cm::MAILBOX, to, &packet);
+                if let (Ok(()), Some(echo)) = (sent, &mut *echo) {
+                    echo.said_back();
+                }
+                if tap.is_wanted()
+                    && let Some(bytes) = whole.get_mut(..HEADER + len)
+                    && data.read(0, &mut bytes[HEADER..]).is_ok()
+                {
+                    bytes[..HEADER].copy_from_slice(&header);
+                    tap.sent(to, rio_cm::MAILBOX, bytes);
+                }
+            }
+            port.recycle(message);
         }
         taken
     }
