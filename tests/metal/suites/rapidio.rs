@@ -429,7 +429,8 @@ fn an_echo_ends_one_halt() {
             assert!(echoing.rionet.pending());
             echoing.rionet.set_interrupts(false);
             let now = echoing.machine.pass(Duration::from_micros(20));
-            assert_eq!(echoing.end_point.poll(now, |_, _| {}), 1);
+            let polled = end_point::Polled { done: 1, leaves_work: false };
+            assert_eq!(echoing.end_point.poll(now, |_, _| {}), polled);
             echoing.rionet.flush();
             echoing.machine.run();
             node[0].turn();

@@ -61,6 +61,15 @@ pub struct EndPoint {
     tap: Tap,
 }
 
+/// What a poll has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Polled {
+    /// How much.
+    pub done: usize,
+    /// Others may have something to do of it: for what was said back at once, nobody has.
+    pub leaves_work: bool,
+}
+
 /// What became of data that was to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -176,8 +185,8 @@ impl EndPoint {
         self.send_control();
     }
 
-    /// Goes on; how much was done. News of the network go to `tell`.
-    pub fn poll(&mut self, now: Instant, mut tell: impl FnMut(&Master, Event)) -> usize {
+    /// Goes on. News of the network go to `tell`.
+    pub fn poll(&mut self, now: Instant, mut tell: impl FnMut(&Master, Event)) -> Polled {
         let mut done = 0;
         self.tap.set_now(now);
         self.port.borrow_mut().poll(now);
@@ -200,7 +209,8 @@ impl EndPoint {
             }
         }
         self.members.poll(now);
-        done += self.receive(now);
+        let (taken, said_back) = self.receive(now);
+        done += taken;
         self.channels.poll(now);
         while let Some(number) = self.channels.next_news() {
             done += 1;
@@ -218,7 +228,8 @@ impl EndPoint {
         {
             done += echo.answer(&mut self.channels, &self.port, &self.tap);
         }
-        done
+        let leaves_work = done > 0 && (done > said_back || self.port.borrow().pending());
+        Polled { done, leaves_work }
     }
 
     fn heed(&mut self, event: Event) {
@@ -245,10 +256,11 @@ impl EndPoint {
         }
     }
 
-    fn receive(&mut self, now: Instant) -> usize {
+    /// How many messages were taken, and how many of these were said back at once.
+    fn receive(&mut self, now: Instant) -> (usize, usize) {
         let EndPoint { port, channels, echo, tap, message: whole, .. } = self;
         let mut port = port.borrow_mut();
-        let mut taken = 0;
+        let (mut taken, mut said_back) = (0, 0);
         // What is left in the mailbox, RapidIO holds back at its senders.
         while taken < BATCH
             && !channels.is_congested()
@@ -271,6 +283,7 @@ impl EndPoint {
             {
                 let packet = Packet { header: &header, payload: &[data], trailer: &[] };
                 let sent = port.send(rio_cm::MAILBOX, to, &packet);
+                said_back += 1;
                 if let (Ok(()), Some(echo)) = (sent, &mut *echo) {
                     echo.said_back();
                 }
@@ -284,7 +297,7 @@ impl EndPoint {
             }
             port.recycle(message);
         }
-        taken
+        (taken, said_back)
     }
 
     /// Sends what channels say of themselves. What finds no room is sent when there is some.
