@@ -8,7 +8,7 @@
 //! bytes alone, and signals of other numbers are dropped and counted. Signals that are not taken yet hold their link's
 //! memory, which holds up the link's peer.
 
-use crate::messages::{MessageTransport, Wanted};
+use crate::messages::{MessageTransport, Obstacle, Wanted};
 use crate::names::MessageName;
 use crate::transport::{Carries, Closed, Event, Over, Reason, Transport, Unwritten};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -476,15 +476,16 @@ impl Transport for LinxTransport<'_> {
 
 impl MessageTransport for LinxTransport<'_> {
     #[cold]
-    fn obstacle(&self, name: &MessageName, listens: bool) -> Option<String> {
+    fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle> {
         let MessageName::Linx { link, name } = name else { return None };
         if self.ends.link(link).is_none() {
-            return Some(format!(
+            let why = format!(
                 "there is no link {link} in force: `save` and `reboot` if there is such a [[linx]]"
-            ));
+            );
+            return Some(why.into());
         }
         (listens && self.node.has_endpoint(name.as_bytes())).then(|| {
-            format!("the name {name} is published already, by a service or by another rule")
+            format!("the name {name} is published already, by a service or by another rule").into()
         })
     }
 

@@ -23,10 +23,25 @@ pub struct Wanted {
     pub label: String,
 }
 
+/// What keeps an end from being used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// What it is, and what to do.
+    pub why: String,
+    /// Nothing is wrong: it goes away when a network is known, say.
+    pub passes: bool,
+}
+
+impl From<String> for Obstacle {
+    fn from(why: String) -> Self {
+        Obstacle { why, passes: false }
+    }
+}
+
 /// A transport that carries messages.
 pub trait MessageTransport: Transport<Connection = u32, Target = Wanted> {
     /// What keeps an end from being listened on, or connected to; None if nothing does.
-    fn obstacle(&self, name: &MessageName, listens: bool) -> Option<String>;
+    fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle>;
     /// Listens for connections of this end.
     fn listen(&mut self, end: &Wanted) -> Result<(), String>;
     /// Ends that: connections that are not accepted yet end.
@@ -84,12 +99,14 @@ impl Messages<'_> {
     }
 
     /// What keeps an end from being used.
-    pub fn obstacle(&self, name: &MessageName, listens: bool) -> Option<String> {
+    pub fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle> {
         match self.get(over(name)) {
             Some(transport) => transport.obstacle(name, listens),
-            None => Some(format!(
-                "{name}: nothing of the kind is in force: `save` and `reboot` if it is configured"
-            )),
+            None => {
+                let why =
+                    "nothing of the kind is in force: `save` and `reboot` if it is configured";
+                Some(format!("{name}: {why}").into())
+            }
         }
     }
 

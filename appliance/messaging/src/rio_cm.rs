@@ -5,7 +5,7 @@
 //! A close discards what a stock peer has not read yet. Channels to another appliance have credits, half-closes, and find
 //! out that the other end is gone (`rapidio::rio_cm`).
 
-use crate::messages::{MessageTransport, Wanted};
+use crate::messages::{MessageTransport, Obstacle, Wanted};
 use crate::names::MessageName;
 use crate::transport::{Carries, Closed, Event, Over, Reason, Transport, Unwritten};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -168,6 +168,12 @@ impl RioCmTransport<'_> {
         })
     }
 
+    /// Whether there is a port whose network is known so far.
+    fn port_in(&self, is_so: impl Fn(State) -> bool) -> bool {
+        let mut ports = (0..self.ports.count()).filter_map(|at| self.ports.get(at));
+        ports.any(|port| is_so(port.end_point().master().state()))
+    }
+
     /// The port whose own id this is.
     fn own(&self, id: u16) -> Option<usize> {
         self.port(|end_point| end_point.master().network().own_id == id)
@@ -301,11 +307,18 @@ impl Transport for RioCmTransport<'_> {
 
 impl MessageTransport for RioCmTransport<'_> {
     #[cold]
-    fn obstacle(&self, name: &MessageName, listens: bool) -> Option<String> {
+    fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle> {
         let MessageName::RioCm { id, .. } = *name else { return None };
-        (listens && self.own(id).is_none()).then(|| {
-            format!("{name}: no RapidIO port has the id {id} now; `show rapidio` shows which have")
-        })
+        if !listens || self.own(id).is_some() {
+            return None;
+        }
+        // A port without a network has no id yet: it may be given this one.
+        let passes = self.port_in(|state| state != State::Ready);
+        let why = match passes {
+            true => "a RapidIO port has no id yet: `show rapidio` shows what it waits for".into(),
+            false => format!("no RapidIO port has the id {id}: `show rapidio` shows which have"),
+        };
+        Some(Obstacle { why: format!("{name}: {why}"), passes })
     }
 
     #[cold]

@@ -4,7 +4,7 @@
 //! with the peer's first message. A message that is not read yet is one of the engine's, which has a share of memory for each
 //! peer and has the peer send again what is beyond.
 
-use crate::messages::{MessageTransport, Wanted};
+use crate::messages::{MessageTransport, Obstacle, Wanted};
 use crate::names::MessageName;
 use crate::transport::{Carries, Closed, Event, Over, Reason, Transport, Unwritten};
 use alloc::collections::VecDeque;
@@ -310,11 +310,13 @@ impl Transport for UsnicTransport<'_> {
 
 impl MessageTransport for UsnicTransport<'_> {
     #[cold]
-    fn obstacle(&self, name: &MessageName, listens: bool) -> Option<String> {
+    fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle> {
         match self.ends.find(name) {
-            None => Some(format!("{name}: there is no such peer in force: `save` and `reboot`")),
+            None => {
+                Some(format!("{name}: there is no such peer in force: `save` and `reboot`").into())
+            }
             Some((_, end)) if listens && end.listener.is_some() => {
-                Some(format!("{name} is the end of another rule"))
+                Some(format!("{name} is the end of another rule").into())
             }
             Some(_) => None,
         }

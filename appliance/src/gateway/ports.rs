@@ -149,8 +149,9 @@ impl DataPlane {
         self.has_work = false;
         self.free_sent(now);
         self.poll_transports(now);
-        let mut received = self.poll_rapidio(now);
-        self.has_work |= received > 0;
+        let rapidio = self.poll_rapidio(now);
+        self.has_work |= rapidio.leaves_work;
+        let mut received = rapidio.done;
         for (i, slot) in self.ports.iter_mut().enumerate() {
             if slot.poll_link(now) {
                 self.links_looked_at = true;

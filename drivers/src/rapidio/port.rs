@@ -101,8 +101,9 @@ pub trait MasterPort {
         message: &Packet<'_>,
     ) -> Result<(), SendError>;
 
-    /// Messages that can be queued now.
-    fn room(&self, mailbox: Mailbox) -> usize;
+    /// Whether so many messages can be queued now. If not, the port is pending when some have left, and ends a halt for
+    /// it: nobody else is told that messages have left.
+    fn has_room(&self, mailbox: Mailbox, messages: usize) -> bool;
 
     /// The next message that did not arrive.
     fn undelivered(&mut self) -> Option<Undelivered>;

@@ -243,6 +243,20 @@ impl Pool {
         true
     }
 
+    /// As [`Pool::append`], of few bytes: without much ado where the last piece has room for them.
+    #[inline]
+    pub fn append_few<const N: usize>(&mut self, chain: &mut Chain, bytes: &[u8; N]) -> bool {
+        if let Some(slot) = self.slots.get_mut(chain.last as usize) {
+            let used = usize::from(slot.start) + usize::from(slot.len);
+            if used + N <= PIECE {
+                slot.len += N as u16;
+                chain.len += N as u32;
+                return self.memory.write_array(chain.last as usize * PIECE + used, bytes).is_ok();
+            }
+        }
+        self.append(chain, bytes)
+    }
+
     #[inline]
     fn set_next(&mut self, piece: u32, next: u32) {
         if let Some(slot) = self.slots.get_mut(piece as usize) {

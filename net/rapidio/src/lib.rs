@@ -9,7 +9,8 @@ extern crate alloc;
 extern crate std;
 
 pub mod end_point;
-pub mod enumeration;
 pub mod rio_cm;
 pub mod rionet;
 pub mod tap;
+
+pub use rapidio_enumeration as enumeration;

@@ -40,6 +40,12 @@ impl Tap {
         self.wanted.set(wanted);
     }
 
+    /// Whether they are.
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.get()
+    }
+
     pub(crate) fn set_now(&self, now: Instant) {
         self.now.set(now);
     }

@@ -15,7 +15,7 @@ fn at(milliseconds: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(milliseconds)
 }
 
-/// What stands in `facts/lab-rapidio.md`, section 2: A is id 1, C is id 2, C listens on channel 10.
+/// What a stock 6.12 was seen to send: A is id 1, C is id 2, C listens on channel 10.
 const REQUEST: &str = "00000001 00000002 01 01 55 00 000a 0101 0000 0000 00000000";
 const ACKNOWLEDGE: &str = "00000002 00000001 01 01 55 01 0101 0100 0000 0000 00000000";
 const DATA_FROM_A: &str = "00000001 00000000 01 01 55 03 0100 0101 0014 0000 ac000000";

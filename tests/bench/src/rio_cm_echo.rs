@@ -10,6 +10,7 @@ use launch::guest::Guest;
 use launch::models::{self, ModelServer};
 use launch::progress;
 use launch::qemu::{Machine, Program, Spec, Vm};
+use serde_json::Value;
 
 use crate::instructions::{Counters, Plugin};
 
@@ -22,9 +23,23 @@ const IDLING: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(120);
 const WORDS: &str = "isthmus.rapidio.0.services=echo isthmus.rapidio.0.echo_channel=10 isthmus.system.idle_after_us=0";
 
+/// What the appliance's loop does for an echo, and what Linux and it execute.
+pub struct Echo {
+    /// Instructions of the appliance.
+    pub ours: f64,
+    /// Those of Linux.
+    pub linux: f64,
+    /// Rounds of the appliance's loop, times that it halted, and interrupts of the bridge.
+    pub rounds: f64,
+    /// See `rounds`.
+    pub halts: f64,
+    /// See `rounds`.
+    pub interrupts: f64,
+}
+
 struct Site {
     asks: Guest,
-    _appliance: Vm,
+    appliance: Vm,
     _echoes: Guest,
     counters: [Counters; 2],
     // Must outlive the machines.
@@ -67,7 +82,7 @@ impl Site {
         }
         echoes.sh(&format!("rio_cm serve {CHANNEL} 100 > /tmp/serve 2>&1 &"))?;
         step.done("all are up");
-        Ok(Site { asks, _appliance: appliance, _echoes: echoes, counters, _model: model })
+        Ok(Site { asks, appliance, _echoes: echoes, counters, _model: model })
     }
 
     /// Instructions of an echo at who has this id, without those of idling.
@@ -85,6 +100,15 @@ impl Site {
         Ok((counted - rate * started.elapsed().as_secs_f64()) / f64::from(ROUNDS))
     }
 
+    /// Rounds, halts and interrupts of the appliance so far.
+    fn loops(&mut self) -> Result<[f64; 3]> {
+        let loops = self.appliance.run("show loops --json")?.json()?;
+        let shown = self.appliance.run("show rapidio --json")?.json()?;
+        let number = |value: &Value| value.as_f64().with_context(|| format!("{loops} {shown}"));
+        let first = &loops[0];
+        Ok([number(&first["rounds"])?, number(&first["halts"])?, number(&shown[0]["interrupts"])?])
+    }
+
     fn ask(&mut self, id: u16, rounds: u32) -> Result<()> {
         let line = format!("timeout 100 rio_cm ping {id} {CHANNEL} {BYTES} {rounds}");
         let said = self.asks.sh(&line)?;
@@ -93,13 +117,21 @@ impl Site {
     }
 }
 
-/// Those of the appliance, and of Linux.
-pub fn instructions() -> Result<[f64; 2]> {
+/// Measures it.
+pub fn measure() -> Result<Echo> {
     let mut site = Site::boot()?;
     let step = progress::step("echoes over rio_cm");
     // The lowest ids that are free, in the order of the switch's ports.
     let [ours, linux] = [(0, 0), (1, 2)].map(|(place, id)| site.echo(place, id));
-    let counted = [ours?, linux?];
-    step.done(&format!("{:.0} instructions, Linux {:.0}", counted[0], counted[1]));
-    Ok(counted)
+    let (ours, linux) = (ours?, linux?);
+    // Once more, as what is asked by its console costs instructions. A few of each are the console's.
+    let before = site.loops()?;
+    site.ask(0, ROUNDS)?;
+    let after = site.loops()?;
+    let [rounds, halts, interrupts] =
+        [0, 1, 2].map(|at| (after[at] - before[at]) / f64::from(ROUNDS));
+    step.done(&format!(
+        "{ours:.0} instructions, Linux {linux:.0}; {rounds:.2} rounds, {halts:.2} halts, {interrupts:.2} interrupts"
+    ));
+    Ok(Echo { ours, linux, rounds, halts, interrupts })
 }

@@ -34,9 +34,16 @@ pub fn bench() -> Result<()> {
         report.add(key, program.instructions_of_few(scenario)? / LARGE, 0.35);
     }
     report.add("allocations_after_setup", allocations.parse()?, 0.0);
-    let [ours, linux] = rio_cm_echo::instructions()?;
-    report.add("rio_cm_echo_ratio", ours / linux, 0.2);
-    report.check("rio_cm_echo_instructions", ours.round(), Bar::None);
-    report.check("rio_cm_echo_linux_instructions", linux.round(), Bar::None);
+    let echo = rio_cm_echo::measure()?;
+    report.add("rio_cm_echo_ratio", echo.ours / echo.linux, 0.2);
+    for (key, value) in [
+        ("rio_cm_echo_instructions", echo.ours.round()),
+        ("rio_cm_echo_linux_instructions", echo.linux.round()),
+        ("rio_cm_echo_rounds", echo.rounds),
+        ("rio_cm_echo_halts", echo.halts),
+        ("rio_cm_echo_interrupts", echo.interrupts),
+    ] {
+        report.check(key, value, Bar::None);
+    }
     report.close()
 }

@@ -17,6 +17,7 @@ mod mutate;
 mod net;
 mod ob1;
 mod remote;
+mod rio_cm;
 mod smcr;
 mod storage;
 mod usnic;
@@ -48,6 +49,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "remote", run: remote::run, corpus: remote::corpus },
     Target { name: "smcr", run: smcr::run, corpus: smcr::corpus },
     Target { name: "linx", run: linx::run, corpus: linx::corpus },
+    Target { name: "rio_cm", run: rio_cm::run, corpus: rio_cm::corpus },
     Target { name: "ntrdma", run: bridge::run, corpus: bridge::corpus },
     Target { name: "usnic", run: usnic::run, corpus: usnic::corpus },
     Target { name: "ob1", run: ob1::run, corpus: ob1::corpus },

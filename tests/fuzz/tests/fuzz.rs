@@ -62,6 +62,11 @@ fn linx() {
 }
 
 #[test]
+fn rio_cm() {
+    run("rio_cm", 5_000);
+}
+
+#[test]
 fn ntrdma() {
     run("ntrdma", 1_000);
 }

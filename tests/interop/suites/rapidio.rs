@@ -22,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The image's settings but for its role. Its only interface is rionet. A rule leads back to whom it was reached from.
 const WORDS: &str = "isthmus.rapidio.0.services=echo isthmus.rapidio.0.echo_channel=10 \
+    isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
     isthmus.net.0.address=10.1.0.1/24 isthmus.rule.0.name=back isthmus.rule.0.listen=7000 \
     isthmus.rule.0.backend=10.1.0.2:7777";
 
@@ -168,6 +169,19 @@ impl Boards {
         interop_tests::unmap(&mut self.guest, 0)
     }
 
+    /// SMC-R over soft-RoCE over rionet: echoes, every byte of which is checked, and nothing falls back to TCP.
+    fn smc_r(&mut self) -> Result<()> {
+        interop_tests::smc::prepare(&mut self.guest)?;
+        for words in ["64 10 1", "4096 4 8", "200000 2 1"] {
+            let said = self.guest.sh(&format!("timeout 100 smc echo 10.1.0.1 7 {words}"))?;
+            ensure!(said.trim() == "fine", "{words}: {said}");
+        }
+        self.guest.sh("smc echo 10.1.0.1 7 64 1 4 hold=4 > /tmp/held 2>&1 &")?;
+        let active = "[ $(smc sockets | grep -c '^ACTIVE SMCR ') = 4 ]";
+        self.guest.wait_until(active, PATIENCE).with_context(|| self.state())?;
+        self.guest.wait_until("grep fine /tmp/held", PATIENCE)
+    }
+
     /// A halted image is woken by what arrives, and has halted.
     fn rests(&mut self) -> Result<()> {
         let halts = |vm: &mut Vm| -> Result<f64> {
@@ -223,6 +237,7 @@ fn linux_enumerates_the_image_and_talks_to_it() -> Result<()> {
     boards.tcp()?;
     boards.channels(0)?;
     boards.storage()?;
+    boards.smc_r()?;
     boards.rests()?;
     boards.end()
 }

@@ -327,8 +327,8 @@ struct Echoing {
 }
 
 impl Echoing {
-    fn new(network: &Shared, me: usize) -> Echoing {
-        let mut machine = Metal::new(Tsi721::new(Config::default(), network.clone(), me), 8 << 20);
+    fn new(network: &Shared, me: usize, settings: Config) -> Echoing {
+        let mut machine = Metal::new(Tsi721::new(settings, network.clone(), me), 8 << 20);
         let port =
             machine.find().take(Class::RapidIo).remove(0).open_rapidio(&mut machine).unwrap();
         let config = end_point::Config { role: Role::Agent, size: IdSize::Small, echo: Some(ECHO) };
@@ -351,7 +351,7 @@ fn an_end_point_says_back_what_is_said_also_to_who_does_not_listen_at_once() {
     const MESSAGES: usize = 60;
     let network = network("A=B");
     let mut node = [Node::new(&network, 0, Role::Host(1), IdSize::Small)];
-    let mut echoing = Echoing::new(&network, 1);
+    let mut echoing = Echoing::new(&network, 1, Config::default());
     let turns = |node: &mut [Node; 1], echoing: &mut Echoing, count: usize| {
         for _ in 0..count {
             node[0].turn();
@@ -374,7 +374,7 @@ fn an_end_point_says_back_what_is_said_also_to_who_does_not_listen_at_once() {
     // More than an outbound mailbox holds, and nothing is read meanwhile.
     for n in 0..MESSAGES {
         for channel in channels {
-            while node[0].port.borrow().room(rio_cm::MAILBOX) == 0 {
+            while !node[0].port.borrow().has_room(rio_cm::MAILBOX, 1) {
                 turns(&mut node, &mut echoing, 1);
             }
             node[0].say(channel, &bytes(channel, n));
@@ -391,6 +391,59 @@ fn an_end_point_says_back_what_is_said_also_to_who_does_not_listen_at_once() {
     assert_eq!(echoing.end_point.echoed(), ((4 * MESSAGES) as u64, 4));
     turns(&mut node, &mut echoing, 100);
     assert_eq!(echoing.end_point.echoed().1, 0, "closed channels are forgotten");
+}
+
+/// Nor does it take more than a handful of accesses to registers, with either kind of interrupts.
+#[test]
+fn an_echo_ends_one_halt() {
+    const ECHOES: u64 = 200;
+    for (vectors, most) in [(true, 4), (false, 6)] {
+        let network = network("A=B");
+        let mut node = [Node::new(&network, 0, Role::Host(1), IdSize::Small)];
+        let mut echoing = Echoing::new(&network, 1, Config { vectors, ..Config::default() });
+        let turns = |node: &mut [Node; 1], echoing: &mut Echoing, count: usize| {
+            for _ in 0..count {
+                node[0].turn();
+                echoing.turn();
+            }
+        };
+        while !(node[0].master.state() == State::Ready && echoing.rionet.link_up()) {
+            turns(&mut node, &mut echoing, 1);
+        }
+        let now = node[0].now;
+        let peer = Peer { device: 0, channel: ECHO };
+        let channel = node[0].channels.connect(peer, now).unwrap();
+        turns(&mut node, &mut echoing, 200);
+        // What was raised while nobody halted is over.
+        echoing.rionet.set_interrupts(true);
+        echoing.rionet.set_interrupts(false);
+        let interrupts = |echoing: &Echoing| echoing.rionet.counters().interrupts;
+        let before = (interrupts(&echoing), echoing.machine.accesses());
+        for n in 0..ECHOES {
+            echoing.rionet.set_interrupts(true);
+            assert!(!echoing.rionet.pending(), "{n}");
+            node[0].say(channel, &[n as u8; 1004]);
+            node[0].turn();
+            echoing.machine.run();
+            assert_eq!(interrupts(&echoing) - before.0, n + 1);
+            assert!(echoing.rionet.pending());
+            echoing.rionet.set_interrupts(false);
+            let now = echoing.machine.pass(Duration::from_micros(20));
+            let polled = end_point::Polled { done: 1, leaves_work: false };
+            assert_eq!(echoing.end_point.poll(now, |_, _| {}), polled);
+            echoing.rionet.flush();
+            echoing.machine.run();
+            node[0].turn();
+            // The answer has arrived, and nobody here is told.
+            echoing.machine.run();
+            let back = node[0].channels.receive(channel, <[u8]>::to_vec).unwrap();
+            assert_eq!(back, Some(vec![n as u8; 1004]), "{n}");
+        }
+        assert_eq!(echoing.end_point.echoed().0, ECHOES);
+        assert_eq!(interrupts(&echoing) - before.0, ECHOES);
+        let accesses = (echoing.machine.accesses() - before.1) as f64 / ECHOES as f64;
+        assert!(accesses <= f64::from(most), "{accesses} for an echo, vectors: {vectors}");
+    }
 }
 
 /// What nobody waits for any more keeps no loop from halting: neither answers nor port-writes.

@@ -121,7 +121,7 @@ impl Mailboxes {
         }
         let has_room = |used: &Used| {
             let port = rapidio.get(used.place).map(|port| port.end_point.port().borrow());
-            port.is_none_or(|port| used.outbound.iter().all(|mailbox| port.room(*mailbox) > 0))
+            port.is_none_or(|port| used.outbound.iter().all(|mailbox| port.has_room(*mailbox, 1)))
         };
         let mut sent = 0;
         loop {

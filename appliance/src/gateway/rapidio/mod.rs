@@ -13,7 +13,7 @@ use super::plane::DataPlane;
 use super::ports::PlanePort;
 use super::unclaimed_devices::UnclaimedDevice;
 use crate::config::{Config, Rapidio as Settings, RapidioRole};
-use ::rapidio::end_point::{self, EndPoint};
+use ::rapidio::end_point::{self, EndPoint, Polled};
 use ::rapidio::enumeration::{Event, Failed, Master, Role};
 use ::rapidio::rionet::Rionet;
 use drivers::device::Device;
@@ -102,11 +102,11 @@ impl RapidioPort {
         RapidioPort { place, ..self }
     }
 
-    /// Goes on; how much was done.
-    fn poll(&mut self, ports: &mut [PlanePort], now: Instant) -> usize {
+    /// Goes on.
+    fn poll(&mut self, ports: &mut [PlanePort], now: Instant) -> Polled {
         let name = &self.name;
         let mut has_changed = false;
-        let mut done = self.end_point.poll(now, |master, event| {
+        let mut polled = self.end_point.poll(now, |master, event| {
             has_changed = true;
             tell(name, master, event);
         });
@@ -117,12 +117,14 @@ impl RapidioPort {
                 Severity::Error => log::error!("{name}: {notice}"),
             }
         }
-        done += self.ends.poll(&mut self.end_point, now);
+        let of_rules = self.ends.poll(&mut self.end_point, now);
+        polled.done += of_rules;
+        polled.leaves_work |= of_rules > 0;
         if has_changed && let Some(slot) = ports.get_mut(self.place) {
             // The interface's link and its address stand and fall with the network.
             slot.link_due = now;
         }
-        done
+        polled
     }
 }
 
@@ -171,17 +173,19 @@ fn cause(why: Failed) -> String {
 }
 
 impl DataPlane {
-    /// Goes on with the RapidIO networks; how much was done.
+    /// Goes on with the RapidIO networks.
     #[inline(always)]
-    pub(super) fn poll_rapidio(&mut self, now: Instant) -> usize {
-        if self.rapidio.is_empty() { 0 } else { self.poll_end_points(now) }
+    pub(super) fn poll_rapidio(&mut self, now: Instant) -> Polled {
+        if self.rapidio.is_empty() { Polled::default() } else { self.poll_end_points(now) }
     }
 
-    fn poll_end_points(&mut self, now: Instant) -> usize {
+    fn poll_end_points(&mut self, now: Instant) -> Polled {
         let DataPlane { rapidio, ports, capture, .. } = self;
-        let mut done = 0;
+        let mut all = Polled::default();
         for (number, one) in rapidio.iter_mut().enumerate() {
-            done += one.poll(ports, now);
+            let Polled { done, leaves_work } = one.poll(ports, now);
+            all.done += done;
+            all.leaves_work |= leaves_work;
             let tap = one.end_point.tap();
             tap.set_wanted(capture.running());
             while let Some(message) = tap.next() {
@@ -190,7 +194,7 @@ impl DataPlane {
                 capture.message(place, message.is_sent, ids, &message.bytes, message.at);
             }
         }
-        done
+        all
     }
 
     /// When one of them has something to do though nothing arrives.

@@ -4,7 +4,9 @@
 use super::offers;
 use crate::config::{self, Rule, RuleFraming};
 use core::time::Duration;
+use log::Level;
 use messaging::Users;
+use messaging::messages::Obstacle;
 use messaging::names::{Listen, Target};
 use messaging::relay::frames::Framing;
 use messaging::relay::{self, Interfaces, Relay, World};
@@ -78,13 +80,14 @@ impl Rules {
                 continue;
             }
             if let Some(why) = self.obstacle(rule) {
-                self.leave_out(rule, why, true);
+                self.leave_out(rule, why, Some(Level::Error));
                 continue;
             }
-            if let Some(why) = unavailable(rule, world) {
+            if let Some(Obstacle { why, passes }) = unavailable(rule, world) {
                 // A network of RapidIO may become known.
                 self.waits = true;
-                self.leave_out(rule, why, true);
+                let level = if passes { Level::Info } else { Level::Error };
+                self.leave_out(rule, why, Some(level));
                 continue;
             }
             let held = rule.listen.port().and_then(|port| held(port, world.interfaces));
@@ -92,7 +95,7 @@ impl Rules {
                 // Who has it may be about to leave it: HTTP moves a moment after a rule.
                 let again = left_before.iter().any(|(name, _)| name == rule.name.as_str());
                 self.waits = true;
-                self.leave_out(rule, why, again);
+                self.leave_out(rule, why, again.then_some(Level::Error));
                 continue;
             }
             let (seed, now) = (world.ctx.rng.next_u32() as u16, world.ctx.now);
@@ -102,7 +105,7 @@ impl Rules {
             });
             if let Err(why) = users.listen(rule.name.as_str(), world) {
                 users.remove_rule(rule.name.as_str(), world);
-                self.leave_out(rule, why, true);
+                self.leave_out(rule, why, Some(Level::Error));
                 continue;
             }
             self.in_force.push(rule.clone());
@@ -111,11 +114,11 @@ impl Rules {
         self.told.retain(|one| left_out.contains(one));
     }
 
-    /// Leaves a rule out, and complains about it once.
-    fn leave_out(&mut self, rule: &Rule, why: String, complain: bool) {
+    /// Leaves a rule out, and says so once, at this level.
+    fn leave_out(&mut self, rule: &Rule, why: String, level: Option<Level>) {
         let one = (rule.name.to_string(), why);
-        if complain && !self.told.contains(&one) {
-            log::error!("rule {}: {}", one.0, one.1);
+        if let Some(level) = level.filter(|_| !self.told.contains(&one)) {
+            log::log!(level, "rule {} is not in force: {}", one.0, one.1);
             self.told.push(one.clone());
         }
         self.left_out.push(one);
@@ -173,7 +176,7 @@ impl Rules {
 }
 
 /// Says that an end which carries messages is not in force.
-fn unavailable<P: Provider + ?Sized>(rule: &Rule, world: &World<'_, '_, P>) -> Option<String> {
+fn unavailable<P: Provider + ?Sized>(rule: &Rule, world: &World<'_, '_, P>) -> Option<Obstacle> {
     let listened = match &rule.listen {
         Listen::Message(name) => world.messages.obstacle(name, true),
         Listen::Port(_) => None,

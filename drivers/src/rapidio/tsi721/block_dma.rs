@@ -1,7 +1,7 @@
 //! Block DMA channels (Linux `tsi721_dma.c`): maintenance requests on one of them, data on another.
 
 use super::Error;
-use super::engine::{Descriptor, Engine, Layout};
+use super::engine::{Descriptor, Engine, Layout, WANTS_INTERRUPT};
 use super::registers::{Tsi721Registers, halves};
 use crate::hal::{Arena, Instant};
 use crate::rapidio::{
@@ -36,10 +36,9 @@ const fn base(channel: u16) -> usize {
     0x51000 + 0x1000 * channel as usize
 }
 
-// First word: type of descriptor, and of request; interrupt when done.
+// First word: type of descriptor, and of request.
 const TYPE_DATA: u32 = 1 << 29;
 const TYPE_IMMEDIATE: u32 = 2 << 29;
-const WANTS_INTERRUPT: u32 = 1 << 27;
 
 /// The maintenance channel: one request at a time.
 pub struct MaintenanceChannel {
@@ -83,10 +82,11 @@ impl MaintenanceChannel {
     }
 
     /// Looks after it.
-    pub fn watch(&mut self, now: Instant, registers: &Tsi721Registers) {
+    pub fn watch(&mut self, now: Instant, trouble: bool, registers: &Tsi721Registers) {
         let result = &mut self.result;
         self.engine.watch(
             now,
+            trouble,
             registers,
             |_| None,
             |_, _| *result = Some(Err(MaintenanceError::NoAnswer)),
@@ -112,6 +112,11 @@ impl MaintenanceChannel {
     /// Whether [`MaintenanceChannel::take`] has something.
     pub fn pending(&self) -> bool {
         self.result.is_some() || self.engine.pending()
+    }
+
+    /// See [`Engine::arm`].
+    pub fn arm(&mut self, registers: &Tsi721Registers) -> bool {
+        self.engine.arm(registers)
     }
 
     /// The engine beneath.
@@ -176,10 +181,11 @@ impl DataChannel {
     }
 
     /// Looks after it.
-    pub fn watch(&mut self, now: Instant, registers: &Tsi721Registers) {
+    pub fn watch(&mut self, now: Instant, trouble: bool, registers: &Tsi721Registers) {
         let failed = &mut self.failed;
         self.engine.watch(
             now,
+            trouble,
             registers,
             |_| None,
             |tag, fault| {
@@ -208,6 +214,11 @@ impl DataChannel {
     /// Whether [`DataChannel::take`] has something.
     pub fn pending(&self) -> bool {
         !self.failed.is_empty() || self.engine.pending()
+    }
+
+    /// See [`Engine::arm`].
+    pub fn arm(&mut self, registers: &Tsi721Registers) -> bool {
+        self.engine.arm(registers)
     }
 
     /// The engine beneath.

@@ -2,6 +2,9 @@
 //! to its beginning, counters of descriptors written and carried out, and a FIFO in memory in which the device
 //! writes addresses of descriptors that are done. After an error the channel is initialized, which makes it begin at
 //! the ring's beginning again, and what is left is put there.
+//!
+//! Interrupts are enabled for good. A bit that stands raises none, so that a channel which nobody has armed again after
+//! something was done is silent: that takes one write, and only where something was done.
 
 use super::Error;
 use super::registers::{Tsi721Registers, halves, queue_size};
@@ -16,14 +19,18 @@ const LINE: usize = 64;
 const FEWEST_LINES: usize = 32;
 /// How long the device takes to initialize a channel, at most.
 const INITIALIZING: Duration = Duration::from_micros(10);
-/// How long a busy channel completes nothing before its status is looked at, and how often then.
+/// How long a busy channel completes nothing before its status is looked at. After each look in vain, twice as long.
 const LOOK: Duration = Duration::from_micros(100);
+/// How long a loop halts over a busy channel at most before it looks: what is done, and what fails, interrupts.
+const REST: Duration = Duration::from_millis(5);
 
 // Status register.
 const ABORT: u32 = 1 << 22;
 
-/// Interrupt bits of both kinds of channel: done, and done with a descriptor that wants it.
-const DONE: u32 = 8 | 1;
+/// Interrupt bits of both kinds of channel: done with all that there is, which is never asked for.
+const ALL_DONE: u32 = 8;
+/// Done with a descriptor that wants it.
+const DONE: u32 = 1;
 /// FIFO full, suspended, error.
 const TROUBLE: u32 = 0x10 | 4 | 2;
 
@@ -49,6 +56,9 @@ const CONTROL: usize = 0x08;
 const INTERRUPT: usize = 0x0c;
 const STATUS: usize = 0x14;
 const ENABLE: usize = 0x18;
+
+/// In the first word of a descriptor: it interrupts when it is done.
+pub const WANTS_INTERRUPT: u32 = 1 << 27;
 
 /// A descriptor; the shorter kind uses the first half.
 pub type Descriptor = [u32; 8];
@@ -82,10 +92,13 @@ pub struct Engine<T> {
     next: usize,
     written: u32,
     told: u32,
-    /// The next line of the FIFO.
+    /// The next line of the FIFO, and how many were read since the device was told.
     line: usize,
+    untold: usize,
+    /// The bit of what is done may stand.
+    is_raised: bool,
     state: State,
-    /// When something was last completed, or began while nothing was under way.
+    /// When something was last completed, or began while nothing was under way, as far as polls have seen.
     progress: Option<Instant>,
     looked: Instant,
     /// How long the first descriptor may take.
@@ -107,7 +120,8 @@ impl<T> Engine<T> {
         arena: &mut Arena,
         registers: &Tsi721Registers,
     ) -> Result<Self, Error> {
-        let lines = (entries + 1).next_power_of_two().max(FEWEST_LINES);
+        // For all descriptors and the link, beside lines of which the device was not told that they were read.
+        let lines = (2 * (entries + 1).next_power_of_two()).max(FEWEST_LINES);
         let (ring_bytes, fifo_bytes) = ((entries + 1) * layout.descriptor, lines * LINE);
         let ring = arena.alloc(ring_bytes, 64).ok_or(Error::NoMemory { bytes: ring_bytes })?;
         let Some(fifo) = arena.alloc(fifo_bytes, 64) else {
@@ -127,6 +141,8 @@ impl<T> Engine<T> {
             written: 0,
             told: 0,
             line: 0,
+            untold: 0,
+            is_raised: false,
             state: State::Started,
             progress: None,
             looked: Instant::ZERO,
@@ -150,7 +166,8 @@ impl<T> Engine<T> {
         registers.write_address(at(pointer[0]), at(pointer[1]), self.ring.bus_address());
         registers.write_address(at(fifo[0]), at(fifo[1]), self.fifo.bus_address());
         registers.write(at(fifo_size), queue_size(self.lines));
-        registers.write(at(INTERRUPT), DONE | TROUBLE);
+        registers.write(at(INTERRUPT), ALL_DONE | DONE | TROUBLE);
+        registers.write(at(ENABLE), DONE | TROUBLE);
         registers.write(at(CONTROL), start);
         // Read back: it has stopped, and what it wrote before has arrived.
         registers.read(at(CONTROL));
@@ -161,7 +178,8 @@ impl<T> Engine<T> {
         self.ring.store32(end, link);
         self.ring.store32(end + 8, low);
         self.ring.store32(end + 12, high);
-        (self.next, self.written, self.told, self.line) = (0, 0, 0, 0);
+        (self.next, self.written, self.told) = (0, 0, 0);
+        (self.line, self.untold, self.is_raised) = (0, 0, false);
         self.state = State::Started;
         self.progress = None;
     }
@@ -239,7 +257,6 @@ impl<T> Engine<T> {
 
     /// Reads the lines of the FIFO that the device has written.
     fn read_fifo(&mut self, registers: &Tsi721Registers) {
-        let before = self.line;
         while self.fifo.load64(self.line * LINE) != 0 {
             for word in (0..LINE).step_by(8) {
                 let at = self.line * LINE + word;
@@ -251,8 +268,10 @@ impl<T> Engine<T> {
                 self.is_done(address);
             }
             self.line = (self.line + 1) % self.lines;
+            self.untold += 1;
         }
-        if self.line != before {
+        if self.untold >= self.lines / 4 {
+            self.untold = 0;
             registers.write(self.base + self.layout.fifo_read, self.line as u32);
         }
     }
@@ -267,7 +286,11 @@ impl<T> Engine<T> {
         }
         let found = self.under_way.iter().skip(self.done).position(|entry| entry.slot == slot);
         match found.filter(|_| offset.is_multiple_of(size)) {
-            Some(ahead) => self.done += ahead + 1,
+            Some(ahead) => {
+                let mut ended = self.under_way.range(self.done..=self.done + ahead);
+                self.is_raised |= ended.any(|entry| entry.descriptor[0] & WANTS_INTERRUPT != 0);
+                self.done += ahead + 1;
+            }
             None => self.nonsense += 1,
         }
     }
@@ -282,15 +305,29 @@ impl<T> Engine<T> {
         self.under_way.pop_front().map(|entry| (entry.slot, entry.tag))
     }
 
+    /// Since when the first descriptor is under way, and when its status is to be looked at next.
+    fn next_look(&self, now: Instant, first: Duration) -> (Instant, Instant) {
+        let since = self.progress.unwrap_or(now);
+        let last = since.max(self.looked);
+        (since, last + last.since(since).max(first))
+    }
+
     /// Looks after it: lets it go on after it was initialized, and starts it anew after an error or when its first
-    /// descriptor takes too long, or longer than `shorter` has it for its tag. `failed` hears of that one.
+    /// descriptor takes too long, or longer than `shorter` has it for its tag. `failed` hears of that one. With
+    /// `trouble`, an interrupt says that something is wrong somewhere.
     pub fn watch(
         &mut self,
         now: Instant,
+        trouble: bool,
         registers: &Tsi721Registers,
         shorter: impl Fn(&T) -> Option<Duration>,
         mut failed: impl FnMut(T, Fault),
     ) {
+        if trouble {
+            // Before the status is read: what comes after that interrupts again.
+            registers.write(self.base + INTERRUPT, TROUBLE);
+            self.is_raised = true;
+        }
         match self.state {
             State::Started => self.state = State::Initializing(now),
             State::Initializing(since) if now.since(since) >= INITIALIZING => {
@@ -299,8 +336,11 @@ impl<T> Engine<T> {
             }
             State::Initializing(_) => {}
             State::Running if self.under_way.len() > self.done => {
-                let since = *self.progress.get_or_insert(now);
-                if now.since(since.max(self.looked)) < LOOK {
+                self.progress.get_or_insert(now);
+                let (since, due) = self.next_look(now, LOOK);
+                let first = self.under_way.front().and_then(|entry| shorter(&entry.tag));
+                let patience = first.unwrap_or(self.patience);
+                if !trouble && now < due.min(since + patience) {
                     return;
                 }
                 self.looked = now;
@@ -310,10 +350,9 @@ impl<T> Engine<T> {
                 if self.done > 0 || status == u32::MAX {
                     return;
                 }
-                let first = self.under_way.front().and_then(|entry| shorter(&entry.tag));
                 let fault = match status & ABORT != 0 {
                     true => Fault::Refused,
-                    false if now.since(since) > first.unwrap_or(self.patience) => Fault::Stalled,
+                    false if now.since(since) >= patience => Fault::Stalled,
                     false => return,
                 };
                 if let Some(entry) = self.under_way.pop_front() {
@@ -325,11 +364,11 @@ impl<T> Engine<T> {
         }
     }
 
-    /// When [`Engine::watch`] wants to be called again.
+    /// When [`Engine::watch`] wants to be called again, though no interrupt comes.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Running if self.is_idle() => None,
-            State::Running => Some(now + LOOK),
+            State::Running => Some(self.next_look(now, REST).1),
             _ => Some(now + INITIALIZING),
         }
     }
@@ -341,11 +380,13 @@ impl<T> Engine<T> {
         self.restart(registers);
     }
 
-    /// Asks for interrupts, or for none; what happened before raises none.
-    pub fn set_interrupts(&self, wanted: bool, registers: &Tsi721Registers) {
-        if wanted {
-            registers.write(self.base + INTERRUPT, DONE | TROUBLE);
+    /// Has it interrupt when the next is done; whether that took a write. Look at [`Engine::pending`] after the write has
+    /// arrived.
+    pub fn arm(&mut self, registers: &Tsi721Registers) -> bool {
+        let was_raised = core::mem::take(&mut self.is_raised);
+        if was_raised {
+            registers.write(self.base + INTERRUPT, ALL_DONE | DONE);
         }
-        registers.write(self.base + ENABLE, if wanted { DONE | TROUBLE } else { 0 });
+        was_raised
     }
 }

@@ -18,6 +18,8 @@ pub struct DoorbellQueue {
     memory: Window,
     read: usize,
     untold: usize,
+    /// The bit of a received doorbell may stand.
+    is_raised: bool,
 }
 
 impl DoorbellQueue {
@@ -25,7 +27,7 @@ impl DoorbellQueue {
     pub fn new(arena: &mut Arena, registers: &Tsi721Registers) -> Result<Self, Error> {
         let bytes = ENTRIES * ENTRY;
         let memory = arena.alloc(bytes, 64).ok_or(Error::NoMemory { bytes })?;
-        let mut queue = DoorbellQueue { memory, read: 0, untold: 0 };
+        let mut queue = DoorbellQueue { memory, read: 0, untold: 0, is_raised: false };
         queue.start(registers);
         Ok(queue)
     }
@@ -38,6 +40,8 @@ impl DoorbellQueue {
         registers.write_address(base, base + 4, self.memory.bus_address());
         // Of all ids.
         registers.write(doorbells::MASK, 0);
+        registers.write(doorbells::INTERRUPT, doorbells::ALL);
+        registers.write(doorbells::ENABLE, doorbells::RECEIVED);
         registers.write(doorbells::CONTROL, 1);
         registers.read(doorbells::CONTROL);
         registers.write(doorbells::READ, 0);
@@ -58,6 +62,7 @@ impl DoorbellQueue {
         self.memory.store64(at, EMPTY);
         self.read = (self.read + 1) % ENTRIES;
         self.untold += 1;
+        self.is_raised = true;
         if self.untold >= BATCH {
             self.tell(registers);
         }
@@ -70,7 +75,9 @@ impl DoorbellQueue {
     }
 
     /// Whether an outbound doorbell timed out, or was refused, since this was asked.
-    pub fn outbound_failed(&self, registers: &Tsi721Registers) -> bool {
+    pub fn outbound_failed(&mut self, registers: &Tsi721Registers) -> bool {
+        // Should the other bit stand for nothing.
+        self.is_raised = true;
         let status = registers.read(doorbells::INTERRUPT);
         let failed = status != u32::MAX && status & doorbells::OUTBOUND_ERRORS != 0;
         if failed {
@@ -86,11 +93,13 @@ impl DoorbellQueue {
         }
     }
 
-    /// Asks for interrupts, or for none; what happened before raises none.
-    pub fn set_interrupts(&self, wanted: bool, registers: &Tsi721Registers) {
-        if wanted {
-            registers.write(doorbells::INTERRUPT, doorbells::ALL);
+    /// Has it interrupt when the next doorbell arrives; whether that took a write. Look at [`DoorbellQueue::pending`]
+    /// after the write has arrived.
+    pub fn arm(&mut self, registers: &Tsi721Registers) -> bool {
+        let was_raised = core::mem::take(&mut self.is_raised);
+        if was_raised {
+            registers.write(doorbells::INTERRUPT, doorbells::RECEIVED);
         }
-        registers.write(doorbells::ENABLE, if wanted { doorbells::RECEIVED } else { 0 });
+        was_raised
     }
 }

@@ -13,7 +13,7 @@ const ENTRIES: usize = 128;
 const BUFFERS: usize = ENTRIES - 1;
 const BUFFER: usize = 4096;
 const DESCRIPTOR: usize = 64;
-/// Buffers that are given back before the device is told, while more are being taken.
+/// Messages that are taken, and buffers that are given back, before the device is told: it has many more.
 const BATCH: usize = 16;
 
 // Registers, from the channel's base.
@@ -36,6 +36,8 @@ const SEGMENT_TIMEOUT: u32 = 0x1000;
 const SUSPENDED: u32 = 8;
 const FREE_LOW: u32 = 2;
 const ALL: u32 = SEGMENT_TIMEOUT | SUSPENDED | MEMORY_ERROR | FREE_LOW | RECEIVED;
+/// What interrupts.
+const WANTED: u32 = ALL & !FREE_LOW;
 
 /// Descriptor: type of a message, in the first word.
 const TYPE_MESSAGE: u32 = 6;
@@ -53,12 +55,16 @@ pub struct InboundMailbox {
     buffers: Window,
     /// Whose each buffer is: the device's, if true.
     owned: [bool; BUFFERS],
-    /// The next descriptor, and where the next free buffer is put; and what of both the device was told.
+    /// The next descriptor, and where the next free buffer is put.
     read: usize,
     write: usize,
-    told: usize,
-    /// Buffers taken since the device was told.
+    /// Messages taken since the device was told, and buffers given back.
     untold: usize,
+    returned: usize,
+    /// Buffers that are not the device's.
+    lent: usize,
+    /// The bit of a received message may stand.
+    is_raised: bool,
     /// When it was initialized: none as long as no poll has seen it.
     started: Option<Option<Instant>>,
     /// Messages with errors, or descriptors that cannot be.
@@ -86,8 +92,10 @@ impl InboundMailbox {
             owned: [true; BUFFERS],
             read: 0,
             write: 0,
-            told: 0,
             untold: 0,
+            returned: 0,
+            lent: 0,
+            is_raised: false,
             started: None,
             errors: 0,
             restarts: 0,
@@ -107,6 +115,7 @@ impl InboundMailbox {
         registers.write_address(at(DONE_BASE[0]), at(DONE_BASE[1]), done);
         registers.write(at(DONE_SIZE), queue_size(ENTRIES));
         registers.write(at(INTERRUPT), ALL);
+        registers.write(at(ENABLE), WANTED);
         registers.write(at(CONTROL), 1);
         // Read back: it has stopped, and what it wrote before has arrived.
         registers.read(at(CONTROL));
@@ -119,7 +128,8 @@ impl InboundMailbox {
                 count += 1;
             }
         }
-        (self.read, self.write, self.told) = (0, count, 0);
+        (self.read, self.write) = (0, count);
+        (self.untold, self.returned, self.is_raised) = (0, 0, false);
         self.started = Some(None);
     }
 
@@ -146,7 +156,11 @@ impl InboundMailbox {
         if status == u32::MAX {
             return;
         }
-        registers.write(self.base + INTERRUPT, status & !RECEIVED);
+        // Should it stand for nothing.
+        self.is_raised = true;
+        if status & !RECEIVED != 0 {
+            registers.write(self.base + INTERRUPT, status & !RECEIVED);
+        }
         if status & SEGMENT_TIMEOUT != 0 {
             self.errors += 1;
         }
@@ -183,9 +197,8 @@ impl InboundMailbox {
             self.descriptors.store32(at + 4, 0);
             self.read = (self.read + 1) % ENTRIES;
             self.untold += 1;
-            if self.untold >= BATCH {
-                self.tell(registers);
-            }
+            self.is_raised = true;
+            self.flush(registers);
             let address = u64::from(high) << 32 | u64::from(low);
             let Some(buffer) = self.claim(address) else {
                 self.errors += 1;
@@ -222,6 +235,7 @@ impl InboundMailbox {
             return None;
         }
         *owned = false;
+        self.lent += 1;
         Some(number as u16)
     }
 
@@ -237,31 +251,37 @@ impl InboundMailbox {
             return;
         };
         *owned = true;
+        self.lent -= 1;
+        self.returned += 1;
         let address = self.buffers.bus_address() + u64::from(buffer) * BUFFER as u64;
         self.free.store64(8 * self.write, address);
         self.write = (self.write + 1) % ENTRIES;
     }
 
     /// Tells the device what was taken and given back.
-    pub fn tell(&mut self, registers: &Tsi721Registers) {
-        if self.is_starting() {
-            return;
-        }
-        if self.untold > 0 {
-            self.untold = 0;
-            registers.write(self.base + DONE_READ, self.read as u32);
-        }
-        if self.told != self.write {
-            self.told = self.write;
-            registers.write(self.base + FREE_WRITE, self.write as u32);
+    fn tell(&mut self, registers: &Tsi721Registers) {
+        (self.untold, self.returned) = (0, 0);
+        registers.write(self.base + DONE_READ, self.read as u32);
+        registers.write(self.base + FREE_WRITE, self.write as u32);
+    }
+
+    /// The same, once it is worth it, or where the device may run short.
+    #[inline]
+    pub fn flush(&mut self, registers: &Tsi721Registers) {
+        let is_short = self.lent > BUFFERS / 2 && self.untold + self.returned > 0;
+        let is_much = self.untold >= BATCH || self.returned >= BATCH;
+        if (is_much || is_short) && !self.is_starting() {
+            self.tell(registers);
         }
     }
 
-    /// Asks for interrupts, or for none; what happened before raises none.
-    pub fn set_interrupts(&self, wanted: bool, registers: &Tsi721Registers) {
-        if wanted {
+    /// Has it interrupt when the next message arrives; whether that took a write. Look at
+    /// [`InboundMailbox::pending`] after the write has arrived.
+    pub fn arm(&mut self, registers: &Tsi721Registers) -> bool {
+        let was_raised = core::mem::take(&mut self.is_raised);
+        if was_raised {
             registers.write(self.base + INTERRUPT, RECEIVED);
         }
-        registers.write(self.base + ENABLE, if wanted { ALL & !FREE_LOW } else { 0 });
+        was_raised
     }
 }

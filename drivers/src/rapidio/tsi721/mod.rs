@@ -3,8 +3,9 @@
 //!
 //! Maintenance requests go by block DMA channel 7, data by channel 0, messages by a channel for each side of each
 //! mailbox. What arrives and what is done is seen in memory, without reading registers. An error stops a channel; it
-//! is started anew, what failed is told, and the rest is carried out again. Atomics, 34-bit strides and message
-//! letters other than 0 are not used.
+//! is started anew, what failed is told, and the rest is carried out again. A halt costs a write for each channel that
+//! something has arrived in or was done since the last, and a read. Atomics, 34-bit strides and message letters other
+//! than 0 are not used.
 
 mod block_dma;
 mod engine;
@@ -75,6 +76,14 @@ impl Tsi721 {
     /// Whether anything can go out.
     fn is_connected(&self) -> bool {
         self.watch.link && !self.watch.gone
+    }
+
+    /// Whether memory shows that something has arrived, or ended.
+    fn has_arrivals(&self) -> bool {
+        self.inbound.iter().flatten().any(InboundMailbox::pending)
+            || self.doorbells.pending()
+            || self.maintenance.engine().pending()
+            || self.data.pending()
     }
 
     fn collect_delivered(&mut self) {
@@ -182,7 +191,7 @@ impl MasterPort for Tsi721 {
             return Err(SendError::Closed);
         }
         let size = self.size;
-        if self.mailbox(mailbox).is_some_and(|outbound| outbound.room() == 0) {
+        if self.mailbox(mailbox).is_some_and(|outbound| outbound.engine().room() == 0) {
             self.collect_delivered();
         }
         let outbound = self.mailbox(mailbox).ok_or(SendError::Closed)?;
@@ -198,8 +207,8 @@ impl MasterPort for Tsi721 {
         }
     }
 
-    fn room(&self, mailbox: Mailbox) -> usize {
-        self.outbound[mailbox.index()].as_ref().map_or(0, OutboundMailbox::room)
+    fn has_room(&self, mailbox: Mailbox, messages: usize) -> bool {
+        self.outbound[mailbox.index()].as_ref().is_some_and(|outbound| outbound.has_room(messages))
     }
 
     fn undelivered(&mut self) -> Option<Undelivered> {
@@ -275,8 +284,9 @@ impl MasterPort for Tsi721 {
     }
 
     fn poll(&mut self, now: Instant) {
+        let trouble = self.hears_of_trouble();
         self.collect_delivered();
-        self.look_after(now);
+        self.look_after(now, trouble);
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -290,36 +300,34 @@ impl MasterPort for Tsi721 {
             outbound.tell(&self.registers);
         }
         for inbound in self.inbound.iter_mut().flatten() {
-            inbound.tell(&self.registers);
+            inbound.flush(&self.registers);
         }
     }
 
     fn set_interrupts(&mut self, wanted: bool) {
         let registers = &self.registers;
-        self.maintenance.engine().set_interrupts(wanted, registers);
-        self.data.engine().set_interrupts(wanted, registers);
-        self.doorbells.set_interrupts(wanted, registers);
-        for outbound in self.outbound.iter().flatten() {
-            outbound.engine().set_interrupts(wanted, registers);
+        if !wanted {
+            return self.signal.disarm(registers);
         }
-        for inbound in self.inbound.iter().flatten() {
-            inbound.set_interrupts(wanted, registers);
+        let mut armed = self.maintenance.arm(registers);
+        armed |= self.data.arm(registers);
+        armed |= self.doorbells.arm(registers);
+        for outbound in self.outbound.iter_mut().flatten() {
+            armed |= outbound.arm(registers);
         }
-        if wanted {
-            // One that waits would keep a level up, and no interrupt would come any more.
-            self.take_port_write();
+        for inbound in self.inbound.iter_mut().flatten() {
+            armed |= inbound.arm(registers);
         }
+        self.signal.arm(armed, registers);
     }
 
     fn pending(&self) -> bool {
-        self.refused
+        self.has_arrivals()
+            || self.refused
             || self.maintenance.pending()
-            || self.data.pending()
-            || self.doorbells.pending()
             || !self.undelivered.is_empty()
             || !self.watch.port_writes.is_empty()
-            || self.inbound.iter().flatten().any(InboundMailbox::pending)
-            || self.outbound.iter().flatten().any(|outbound| outbound.engine().pending())
+            || self.outbound.iter().flatten().any(OutboundMailbox::pending)
     }
 
     fn wakes(&self) -> bool {

@@ -1,11 +1,14 @@
 //! The outbound side of a mailbox: messages are copied to buffers of the port and leave in order. One that cannot be
-//! delivered is dropped and told, and those behind it go on.
+//! delivered is dropped and told, and those behind it go on. That one has arrived is nobody's business but that of who
+//! waits for room. So descriptors interrupt when the ring is more than half full, and of those every few; Linux has every
+//! fourth do so always.
 
 use super::Error;
-use super::engine::{Descriptor, Engine, Layout};
+use super::engine::{Descriptor, Engine, Layout, WANTS_INTERRUPT};
 use super::registers::{Tsi721Registers, halves};
 use crate::hal::{Arena, Instant, Packet, Window};
 use crate::rapidio::{Fault, IdSize, Mailbox, SendError, Undelivered};
+use core::cell::Cell;
 use core::time::Duration;
 
 /// Bytes of a message at most.
@@ -31,7 +34,8 @@ static LAYOUT: Layout = Layout {
 };
 
 const TYPE_MESSAGE: u32 = 4 << 29;
-const WANTS_INTERRUPT: u32 = 1 << 27;
+/// One of so many descriptors wants that, where there is little room. Whoever finds none has some of these ahead.
+const EVERY: usize = 16;
 /// Segments of 256 bytes.
 const SEGMENT_SIZE: u32 = 0xe << 12;
 
@@ -45,6 +49,8 @@ pub struct OutboundMailbox {
     next: usize,
     /// The receiver that patience was lost with last.
     hung: Option<u16>,
+    /// Somebody has found too little room, and nothing has left since.
+    is_short: Cell<bool>,
 }
 
 impl OutboundMailbox {
@@ -59,7 +65,10 @@ impl OutboundMailbox {
         buffers.fill(0);
         let base = 0x61000 + 0x1000 * mailbox.index();
         match Engine::new(&LAYOUT, base, ENTRIES, PATIENCE, arena, registers) {
-            Ok(engine) => Ok(OutboundMailbox { mailbox, engine, buffers, next: 0, hung: None }),
+            Ok(engine) => {
+                let (next, hung, is_short) = (0, None, Cell::new(false));
+                Ok(OutboundMailbox { mailbox, engine, buffers, next, hung, is_short })
+            }
             Err(error) => {
                 arena.free(buffers);
                 Err(error)
@@ -67,9 +76,19 @@ impl OutboundMailbox {
         }
     }
 
-    /// Messages that can be queued.
-    pub fn room(&self) -> usize {
-        self.engine.room()
+    /// Whether so many messages can be queued. If not, it is pending when some have left.
+    #[inline]
+    pub fn has_room(&self, messages: usize) -> bool {
+        let has = self.engine.room() >= messages;
+        if !has {
+            self.is_short.set(true);
+        }
+        has
+    }
+
+    /// Messages have left, and somebody waits for that.
+    pub fn pending(&self) -> bool {
+        self.is_short.get() && self.engine.pending()
     }
 
     /// Queues a message; the bytes that go over the wire.
@@ -78,14 +97,17 @@ impl OutboundMailbox {
         if len == 0 || len > MOST {
             return Err(SendError::Length);
         }
-        if self.engine.room() == 0 {
+        if !self.has_room(1) {
             return Err(SendError::Full);
         }
         let buffer = self.buffers.slice(self.next * MOST, MOST).ok_or(SendError::Closed)?;
         let whole = copy(message, &buffer).ok_or(SendError::Length)?;
         let [low, high] = halves(buffer.bus_address());
         let mut descriptor: Descriptor = [0; 8];
-        descriptor[0] = TYPE_MESSAGE | WANTS_INTERRUPT | u32::from(to);
+        descriptor[0] = TYPE_MESSAGE | u32::from(to);
+        if self.engine.room() <= ENTRIES / 2 && self.next % EVERY == EVERY - 1 {
+            descriptor[0] |= WANTS_INTERRUPT;
+        }
         // A count of 0 stands for 4096.
         descriptor[1] = size.code() << 26
             | u32::from(self.mailbox.number()) << 22
@@ -109,6 +131,9 @@ impl OutboundMailbox {
             count += 1;
             self.hung = self.hung.filter(|hung| *hung != to);
         }
+        if count > 0 {
+            self.is_short.set(false);
+        }
         count
     }
 
@@ -116,13 +141,14 @@ impl OutboundMailbox {
     pub fn watch(
         &mut self,
         now: Instant,
+        trouble: bool,
         registers: &Tsi721Registers,
         mut failed: impl FnMut(Undelivered),
     ) {
         let OutboundMailbox { mailbox, engine, hung, .. } = self;
         let (mailbox, before) = (*mailbox, *hung);
         let shorter = |to: &u16| (before == Some(*to)).then_some(SHORT);
-        engine.watch(now, registers, shorter, |to, fault| {
+        engine.watch(now, trouble, registers, shorter, |to, fault| {
             if fault == Fault::Stalled {
                 *hung = Some(to);
             }
@@ -134,6 +160,11 @@ impl OutboundMailbox {
     pub fn fail(&mut self, registers: &Tsi721Registers, mut failed: impl FnMut(Undelivered)) {
         let (mailbox, fault) = (self.mailbox, Fault::LinkLost);
         self.engine.fail_all(registers, |to| failed(Undelivered { mailbox, to, fault }));
+    }
+
+    /// See [`Engine::arm`].
+    pub fn arm(&mut self, registers: &Tsi721Registers) -> bool {
+        self.engine.arm(registers)
     }
 
     /// The engine beneath.

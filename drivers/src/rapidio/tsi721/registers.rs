@@ -87,6 +87,8 @@ pub const DEVICE_ENABLE: usize = 0x29840;
 pub const DEVICE_ALL: u32 = 0x2000 | 0x800 | 0x200 | 0x20;
 /// Errors and port-writes alone.
 pub const DEVICE_ERRORS: u32 = 0x20;
+/// What of it does so now.
+pub const DEVICE_STATUS: usize = 0x29844;
 /// Which channels interrupt.
 pub const CHANNEL_ENABLE: usize = 0x2984c;
 

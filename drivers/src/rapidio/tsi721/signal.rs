@@ -1,9 +1,10 @@
-//! How the bridge wakes a halted core: MSI-X, whose vectors all go to one interrupt, or MSI. What may interrupt is
-//! said channel by channel, in both cases.
+//! How the bridge wakes a halted core: by MSI-X, with an interrupt for what memory shows and another for what registers
+//! have to be read for; or by MSI, one interrupt for all, which is switched on and off as Linux does it: what stands when
+//! it is switched on interrupts.
 
 use super::registers::{
-    CHANNEL_ENABLE, DEVICE_ALL, DEVICE_ENABLE, DEVICE_ERRORS, EM_DEVICE_ENABLE, Tsi721Registers,
-    vectors,
+    CHANNEL_ENABLE, DEVICE_ALL, DEVICE_ENABLE, DEVICE_ERRORS, DEVICE_STATUS, EM_DEVICE_ENABLE,
+    Tsi721Registers, vectors,
 };
 use super::{block_dma, registers};
 use crate::hal::{Interrupt, Platform};
@@ -18,31 +19,41 @@ const PENDING: u16 = 0xa8;
 const TABLE_AT: u32 = 0x2c000;
 const PENDING_AT: u32 = 0x2a000;
 
-/// The interrupt of a bridge.
+/// The interrupts of a bridge.
 pub struct Signal {
     interrupt: Option<Interrupt>,
+    /// That of errors and port-writes, if they have their own.
+    trouble: Option<Interrupt>,
     by_vectors: bool,
+    /// MSI is switched on.
+    is_on: bool,
 }
 
 impl Signal {
-    /// Takes one of the platform's interrupts, if there is one left and the function can raise it.
+    /// Takes interrupts of the platform, if there are some left and the function can raise them.
     pub fn open(function: &Function<'_>, bars: &Bars, platform: &mut dyn Platform) -> Signal {
+        let none = Signal { interrupt: None, trouble: None, by_vectors: false, is_on: false };
         let Some(interrupt) = platform.allocate_interrupt() else {
-            return Signal { interrupt: None, by_vectors: false };
+            return none;
         };
         let has_table = place_table(function);
         let msix = has_table.then(|| Msix::open(function, bars, platform)).flatten();
         if let Some(mut msix) = msix.filter(|msix| msix.entries() >= vectors::COUNT) {
-            let mut routed = true;
-            for vector in used_vectors() {
+            let trouble = platform.allocate_interrupt();
+            let routes = used_vectors().flat_map(|[shown, wrong]| {
+                let of_trouble = trouble.unwrap_or(interrupt);
+                [(shown, interrupt), (wrong, of_trouble)]
+            });
+            let mut routed = msix.route(vectors::PORT, &trouble.unwrap_or(interrupt));
+            for (vector, interrupt) in routes {
                 routed &= msix.route(vector, &interrupt);
             }
             if routed {
-                return Signal { interrupt: Some(interrupt), by_vectors: true };
+                return Signal { interrupt: Some(interrupt), trouble, by_vectors: true, ..none };
             }
         }
         let interrupt = function.route_msi(&interrupt).then_some(interrupt);
-        Signal { interrupt, by_vectors: false }
+        Signal { interrupt, ..none }
     }
 
     /// Tells the device how it may interrupt.
@@ -50,11 +61,34 @@ impl Signal {
         let (device, channels) = match (&self.interrupt, self.by_vectors) {
             (None, _) => (0, 0),
             (Some(_), true) => (DEVICE_ERRORS, 0),
-            (Some(_), false) => (DEVICE_ALL, u32::MAX),
+            (Some(_), false) => (0, u32::MAX),
         };
         registers.write(CHANNEL_ENABLE, channels);
         registers.write(EM_DEVICE_ENABLE, 1);
         registers.write(DEVICE_ENABLE, device);
+    }
+
+    fn is_switched(&self) -> bool {
+        self.interrupt.is_some() && !self.by_vectors
+    }
+
+    /// Before a halt, when channels are armed; `armed` if that took a write. All writes have arrived at the device then,
+    /// so that what memory does not show from now on interrupts.
+    pub fn arm(&mut self, armed: bool, registers: &Tsi721Registers) {
+        if self.is_switched() {
+            self.is_on = true;
+            registers.write(DEVICE_ENABLE, DEVICE_ALL);
+        }
+        if armed || self.is_on {
+            registers.read(DEVICE_STATUS);
+        }
+    }
+
+    /// After a halt.
+    pub fn disarm(&mut self, registers: &Tsi721Registers) {
+        if core::mem::take(&mut self.is_on) {
+            registers.write(DEVICE_ENABLE, 0);
+        }
     }
 
     /// Whether it can wake a halted core.
@@ -64,8 +98,17 @@ impl Signal {
 
     /// Interrupts so far.
     pub fn count(&self) -> u64 {
-        self.interrupt.map_or(0, |interrupt| interrupt.raised().load(Ordering::Relaxed))
+        raised(&self.interrupt) + raised(&self.trouble)
     }
+
+    /// Those of errors and port-writes, where they have their own.
+    pub fn troubles(&self) -> Option<u64> {
+        self.trouble.as_ref().map(|_| raised(&self.trouble))
+    }
+}
+
+fn raised(interrupt: &Option<Interrupt>) -> u64 {
+    interrupt.map_or(0, |interrupt| interrupt.raised().load(Ordering::Relaxed))
 }
 
 /// Sees to it that the capability says where the table is; false if it says something else.
@@ -83,10 +126,10 @@ fn place_table(function: &Function<'_>) -> bool {
     is_placed()
 }
 
-fn used_vectors() -> impl Iterator<Item = u16> {
-    let mailboxes =
-        (0..4).flat_map(|n| [vectors::outbound(n), vectors::inbound(n)].into_iter().flatten());
+/// Vectors of channels: of what memory shows, and of errors.
+fn used_vectors() -> impl Iterator<Item = [u16; 2]> {
+    let mailboxes = (0..4).flat_map(|n| [vectors::outbound(n), vectors::inbound(n)]);
     let channels = [block_dma::MAINTENANCE_CHANNEL, block_dma::DATA_CHANNEL];
-    let channels = channels.into_iter().flat_map(registers::vectors::block_dma);
-    mailboxes.chain(channels).chain(vectors::DOORBELLS).chain([vectors::PORT])
+    let channels = channels.into_iter().map(registers::vectors::block_dma);
+    mailboxes.chain(channels).chain([vectors::DOORBELLS])
 }

@@ -10,8 +10,12 @@ use crate::rapidio::{Mailbox, PortWrite, Undelivered};
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-/// How often the link and port-writes are looked at, where no interrupt tells of them.
+/// How often a loop that runs looks at the link and for port-writes. What goes wrong with either interrupts, so that one
+/// that halts is not woken for it as often.
 const LINK: Duration = Duration::from_millis(20);
+/// How long it halts at most without a look at a link that is up, and at one that is down.
+const REST: Duration = ERRORS;
+const REST_DOWN: Duration = Duration::from_millis(250);
 /// How often errors are looked for that nothing else tells of.
 const ERRORS: Duration = Duration::from_secs(1);
 /// Port-writes and notices that are kept until somebody asks.
@@ -30,6 +34,7 @@ pub struct Watch {
     looked: Option<Instant>,
     looked_for_errors: Instant,
     interrupts: u64,
+    troubles: u64,
 }
 
 impl Watch {
@@ -44,6 +49,7 @@ impl Watch {
             looked: None,
             looked_for_errors: Instant::ZERO,
             interrupts: 0,
+            troubles: 0,
         }
     }
 
@@ -63,34 +69,47 @@ const BAD_MEMORY: &str = "the RapidIO bridge found errors in its memory that it 
                           channels were started anew. If this comes again, replace the card";
 
 impl Tsi721 {
-    /// One look in a round; registers are read only from time to time.
-    pub(super) fn look_after(&mut self, now: Instant) {
+    /// Whether an interrupt has come that says something which memory does not show: of errors or port-writes, or, where
+    /// these have none of their own, one for which there is nothing there.
+    pub(super) fn hears_of_trouble(&mut self) -> bool {
+        let count = self.signal.count();
+        if count == core::mem::replace(&mut self.watch.interrupts, count) {
+            return false;
+        }
+        match self.signal.troubles() {
+            Some(count) => count != core::mem::replace(&mut self.watch.troubles, count),
+            None => {
+                let mut outbound = self.outbound.iter().flatten();
+                !self.has_arrivals() && !outbound.any(|one| one.engine().pending())
+            }
+        }
+    }
+
+    /// One look in a round; registers are read only from time to time, and where there is trouble.
+    pub(super) fn look_after(&mut self, now: Instant, trouble: bool) {
         self.watch.now = now;
         if self.watch.gone {
             return;
         }
         let registers = &self.registers;
-        self.maintenance.watch(now, registers);
-        self.data.watch(now, registers);
+        self.maintenance.watch(now, trouble, registers);
+        self.data.watch(now, trouble, registers);
         for inbound in self.inbound.iter_mut().flatten() {
             inbound.watch(now, registers);
         }
         let (undelivered, counters) = (&mut self.undelivered, &mut self.counters);
         for outbound in self.outbound.iter_mut().flatten() {
-            outbound.watch(now, registers, |one| {
+            outbound.watch(now, trouble, registers, |one| {
                 counters.tx_undelivered += 1;
                 keep(undelivered, one);
             });
         }
-        let interrupts = self.signal.count();
-        let is_due = self.watch.looked.is_none_or(|at| now.since(at) >= LINK);
-        if is_due || interrupts != self.watch.interrupts {
-            self.watch.interrupts = interrupts;
+        if trouble || self.watch.looked.is_none_or(|at| now.since(at) >= LINK) {
             self.watch.looked = Some(now);
             self.look_at_link();
             self.take_port_write();
         }
-        if now.since(self.watch.looked_for_errors) >= ERRORS {
+        if trouble || now.since(self.watch.looked_for_errors) >= ERRORS {
             self.watch.looked_for_errors = now;
             self.look_for_errors();
         }
@@ -105,7 +124,12 @@ impl Tsi721 {
         let outbound = self.outbound.iter().flatten().map(|one| one.engine().deadline(now));
         let starting = self.inbound.iter().flatten().any(|one| one.is_starting()).then_some(now);
         let channels = [self.maintenance.engine().deadline(now), self.data.engine().deadline(now)];
-        let looks = [starting, self.watch.looked.map(|at| at + LINK)];
+        let rest = match (self.signal.wakes(), self.watch.link) {
+            (false, _) => LINK,
+            (true, true) => REST,
+            (true, false) => REST_DOWN,
+        };
+        let looks = [starting, self.watch.looked.map(|at| at + rest)];
         outbound.chain(channels).chain(looks).flatten().min()
     }
 
@@ -148,7 +172,7 @@ impl Tsi721 {
     }
 
     /// Takes a port-write out of the one place that the bridge has for them.
-    pub(super) fn take_port_write(&mut self) {
+    fn take_port_write(&mut self) {
         let status = self.registers.read(PORT_WRITE_STATUS);
         if status == u32::MAX {
             return;
@@ -171,8 +195,9 @@ impl Tsi721 {
             }
         }
         if status & (PORT_WRITE_VALID | PORT_WRITE_DISCARDED) != 0 {
-            self.registers.write(PORT_WRITE_STATUS, PORT_WRITE_VALID | PORT_WRITE_DISCARDED);
+            // In this order: the next may come as soon as there is room, and is to interrupt.
             self.registers.write(EM_STATUS, EM_PORT_WRITE);
+            self.registers.write(PORT_WRITE_STATUS, PORT_WRITE_VALID | PORT_WRITE_DISCARDED);
         }
     }
 

@@ -3,29 +3,37 @@
 
 mod addresses;
 mod control;
+mod endpoints;
+mod events;
 mod hunts;
+mod ids;
 mod link;
+mod links;
+mod refused;
 mod signals;
 mod streams;
 #[cfg(test)]
 mod tests;
 
+pub use events::Event;
+pub use ids::{EndpointId, HuntId, LinkId, PeerId};
 pub use link::{LinkConfig, LinkCounters, Phase, Transport};
+pub use links::LinkStatus;
+pub use refused::Refused;
 pub use signals::{Origin, Sender, Signal};
 
 use crate::pool::Pool;
-use crate::riocm::{self, BadConfig, Down, Event as Riocmed, Riocm, SendError};
+use crate::riocm::{self, BadConfig, Event as Riocmed, Riocm};
 use crate::rng::Rng;
-use crate::tcpcm::{StreamOrder, TcpCm, Up};
+use crate::tcpcm::{StreamOrder, Up};
 use crate::timers::Timers;
 use crate::wire::riocm::Data;
 use crate::wire::rlnh::MAX_NAME;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
 use drivers::hal::{Instant, Window};
+use endpoints::Endpoint;
 use hunts::Hunt;
 use link::{Carrier, Link};
 use signals::{NUMBER, Queued};
@@ -35,47 +43,6 @@ use slab::Slab;
 type Name = Box<[u8]>;
 /// No signal.
 const NONE: u32 = u32::MAX;
-
-/// Names a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkId {
-    place: u16,
-    number: u32,
-}
-
-/// Names an endpoint of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EndpointId {
-    place: u32,
-    generation: u32,
-}
-
-impl EndpointId {
-    /// Comes before all others in their order, and names none.
-    pub const FIRST: EndpointId = EndpointId { place: 0, generation: 0 };
-}
-
-/// Names an endpoint of a peer's, in one life of the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId {
-    link: LinkId,
-    address: u32,
-    generation: u32,
-}
-
-impl PeerId {
-    /// The link over which it is reached.
-    pub fn link(self) -> LinkId {
-        self.link
-    }
-}
-
-/// Names a hunt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HuntId {
-    place: u32,
-    number: u32,
-}
 
 /// What is configured of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,115 +69,6 @@ impl Default for Config {
             riocm: riocm::Config::default(),
         }
     }
-}
-
-/// Why an endpoint, a link or a hunt was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// The name is empty, too long, or has a zero byte or, of a link, a slash.
-    Name,
-    /// There is one of that name.
-    Exists,
-    /// There is no room for another.
-    Full,
-    /// There is no such endpoint or link.
-    Unknown,
-    /// An RLNH version that is not spoken here.
-    Version(u32),
-    /// The connection beneath.
-    Config(BadConfig),
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refused::Name => write!(
-                f,
-                "a LINX name has 1 to {MAX_NAME} bytes, none of them zero; a link's has no slash either"
-            ),
-            Refused::Exists => f.write_str("there is one of that name"),
-            Refused::Full => f.write_str("there is no room for another; see the limits"),
-            Refused::Unknown => f.write_str("there is no such endpoint or link"),
-            Refused::Version(version) => {
-                write!(f, "RLNH has versions 1 and 2, and no version {version}")
-            }
-            Refused::Config(why) => why.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for Refused {}
-
-impl From<BadConfig> for Refused {
-    fn from(why: BadConfig) -> Self {
-        Refused::Config(why)
-    }
-}
-
-/// News. Each is told once, and again when there is more of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A link came up or went down: see [`Node::link`].
-    Link(LinkId),
-    /// A hunt has found what it is for, and is over.
-    Found {
-        /// The hunt.
-        hunt: HuntId,
-        /// What it has found.
-        peer: PeerId,
-    },
-    /// An endpoint of a peer's that was found, or that a signal came from, is no more. Signals of it may still wait to
-    /// be taken.
-    Gone(PeerId),
-    /// Signals wait to be taken: take them until there are none.
-    Signals(EndpointId),
-    /// Signals were dropped, because as many as may be wait to be taken.
-    Dropped(EndpointId),
-    /// There is room to send over a link again, after there was none.
-    Room(LinkId),
-    /// Memory of a user's own is out of use.
-    Sent {
-        /// By which its user knows it.
-        cookie: u64,
-        /// It was handed to the link; else that went down first.
-        done: bool,
-    },
-}
-
-/// An endpoint of ours.
-#[derive(Debug)]
-struct Endpoint {
-    id: EndpointId,
-    name: Name,
-    /// By link: its link address there, 0 if it has none.
-    addresses: Box<[u32]>,
-    inbox: (u32, u32),
-    held: usize,
-    has_news: bool,
-    told_dropped: bool,
-}
-
-/// What is told of a link.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkStatus {
-    /// Its name.
-    pub name: String,
-    /// How far it is.
-    pub phase: Phase,
-    /// The RLNH version that both speak, while it is up.
-    pub version: u32,
-    /// Why it went down last.
-    pub why: Option<Down>,
-    /// Messages that were not sent when it did.
-    pub unsent: usize,
-    /// Link addresses of ours in use, and names of the peer's that are known.
-    pub addresses: (usize, usize),
-    /// Names that the peer hunts for.
-    pub hunts: usize,
-    /// What is counted.
-    pub counters: LinkCounters,
-    /// What is told of the connection beneath, if that is RIOCM's.
-    pub riocm: Option<riocm::Status>,
 }
 
 /// The node.
@@ -276,159 +134,6 @@ impl Node {
     pub fn remove_port(&mut self, port: usize, now: Instant) {
         self.riocm.remove_port(&mut self.pool, port);
         self.pump(now);
-    }
-
-    /// Adds a link, which is wanted from now on.
-    pub fn add_link(&mut self, config: &LinkConfig<'_>, now: Instant) -> Result<LinkId, Refused> {
-        if !is_name(config.name.as_bytes()) || config.name.contains('/') {
-            return Err(Refused::Name);
-        }
-        if !(1..=crate::wire::rlnh::VERSION).contains(&config.version) {
-            return Err(Refused::Version(config.version));
-        }
-        if self.links.iter().flatten().any(|link| &*link.name == config.name) {
-            return Err(Refused::Exists);
-        }
-        let place = self.links.iter().position(Option::is_none).ok_or(Refused::Full)?;
-        let carrier = match &config.transport {
-            Transport::Riocm(connection) => {
-                let id = self.riocm.create(&mut self.pool, connection, now)?;
-                self.by_cid[usize::from(id.cid())] = place as u16;
-                Carrier::Riocm(id)
-            }
-            Transport::Tcp(connection) => {
-                Carrier::Tcp(Box::new(TcpCm::new(&mut self.pool, *connection)?))
-            }
-        };
-        let id = LinkId { place: place as u16, number: self.next_number() };
-        self.links[place] = Some(Link::new(id, config, carrier));
-        self.connect(id.place, now);
-        self.settle(id.place);
-        Ok(id)
-    }
-
-    /// Removes a link. Its peer hears of that, if it is up.
-    pub fn remove_link(&mut self, id: LinkId, now: Instant) {
-        let Some(link) = self.link_by_id(id) else { return };
-        link.is_removed = true;
-        let cid = match &link.carrier {
-            Carrier::Riocm(connection) => Some(*connection),
-            Carrier::Tcp(_) => None,
-        };
-        let Node { links, riocm, pool, .. } = self;
-        match (cid, links.get_mut(usize::from(id.place))) {
-            (Some(connection), _) => riocm.destroy(pool, connection),
-            (None, Some(Some(Link { carrier: Carrier::Tcp(tcp), .. }))) => tcp.close(pool),
-            _ => (),
-        }
-        self.pump(now);
-        self.pump_tcp(id.place, now);
-        if let Some(connection) = cid {
-            self.by_cid[usize::from(connection.cid())] = u16::MAX;
-        }
-        self.timers.set(id.place.into(), None);
-        self.forget_link_hunts(id.place);
-        self.links[usize::from(id.place)] = None;
-    }
-
-    /// Ends a link's connection, which begins anew at once.
-    pub fn restart_link(&mut self, id: LinkId, now: Instant) {
-        if self.link_by_id(id).is_some() {
-            self.end_link(id.place, Down::Asked);
-            self.pump_tcp(id.place, now);
-            self.pump(now);
-        }
-    }
-
-    /// What is told of a link.
-    pub fn link(&self, id: LinkId) -> Option<LinkStatus> {
-        let link = self.links.get(usize::from(id.place))?.as_ref().filter(|it| it.id == id)?;
-        Some(LinkStatus {
-            name: (*link.name).into(),
-            phase: link.phase,
-            version: link.version,
-            why: link.why,
-            unsent: link.unsent,
-            addresses: (link.local.taken(), link.remote_count),
-            hunts: link.wanted.len(),
-            counters: link.counters,
-            riocm: match &link.carrier {
-                Carrier::Riocm(id) => self.riocm.status(*id),
-                Carrier::Tcp(_) => None,
-            },
-        })
-    }
-
-    /// All links.
-    pub fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
-        self.links.iter().flatten().map(|link| link.id)
-    }
-
-    /// Opens an endpoint, whose name peers can hunt for from now on.
-    pub fn open(&mut self, name: &[u8], now: Instant) -> Result<EndpointId, Refused> {
-        if !is_name(name) {
-            return Err(Refused::Name);
-        }
-        if self.by_name.contains_key(name) {
-            return Err(Refused::Exists);
-        }
-        if self.endpoints.len() >= self.config.endpoints {
-            return Err(Refused::Full);
-        }
-        let generation = self.next_number();
-        let entry = self.endpoints.vacant_entry();
-        let id = EndpointId { place: entry.key() as u32, generation };
-        entry.insert(Endpoint {
-            id,
-            name: name.into(),
-            addresses: alloc::vec![0; self.links.len()].into(),
-            inbox: (NONE, NONE),
-            held: 0,
-            has_news: false,
-            told_dropped: false,
-        });
-        self.by_name.insert(name.into(), id.place);
-        self.answer_hunts(name, id.place);
-        self.pump(now);
-        Ok(id)
-    }
-
-    /// Closes an endpoint: signals that wait are dropped, its hunts are over, and peers that know it hear of it.
-    pub fn close(&mut self, id: EndpointId, now: Instant) {
-        if self.endpoint(id).is_none() {
-            return;
-        }
-        while let Some(signal) = self.next_signal(id) {
-            self.release(signal);
-        }
-        self.forget_endpoint_hunts(id);
-        let endpoint = self.endpoints.remove(id.place as usize);
-        self.by_name.remove(&endpoint.name);
-        for (place, &address) in endpoint.addresses.iter().enumerate().filter(|it| *it.1 != 0) {
-            self.leave(place as u16, address);
-        }
-        self.pump(now);
-    }
-
-    /// Whether an endpoint of ours has this name.
-    pub fn has_endpoint(&self, name: &[u8]) -> bool {
-        self.by_name.contains_key(name)
-    }
-
-    /// Name of an endpoint of ours.
-    pub fn name(&self, id: EndpointId) -> Option<&[u8]> {
-        self.endpoint(id).map(|it| &*it.name)
-    }
-
-    /// Name of an endpoint of a peer's, as the peer calls it.
-    pub fn peer_name(&self, peer: PeerId) -> Option<&[u8]> {
-        let link = self.links.get(usize::from(peer.link.place))?.as_ref();
-        let link = link.filter(|link| link.id == peer.link)?;
-        let remote = link.remote.get(peer.address as usize)?.as_ref()?;
-        match &remote.who {
-            link::Who::Name(name) if remote.generation == peer.generation => Some(name),
-            _ => None,
-        }
     }
 
     /// A RapidIO message that came to RIOCM's mailbox, as [`Riocm::receive`].
@@ -506,40 +211,6 @@ impl Node {
         Instant::first([self.riocm.deadline(), self.timers.first()])
     }
 
-    /// What is new.
-    #[inline]
-    pub fn next_event(&mut self, now: Instant) -> Option<Event> {
-        if let Some(&Event::Signals(id)) = self.events.front() {
-            self.events.pop_front();
-            if let Some(endpoint) = self.endpoint_mut(id) {
-                endpoint.has_news = false;
-            }
-            return Some(Event::Signals(id));
-        }
-        let event = self.events.pop_front()?;
-        self.was_heard(event, now);
-        Some(event)
-    }
-
-    /// The user hears of an event.
-    #[inline(never)]
-    fn was_heard(&mut self, event: Event, now: Instant) {
-        match event {
-            Event::Link(id) => {
-                if let Some(link) = self.link_by_id(id) {
-                    link.has_news = false;
-                }
-            }
-            Event::Gone(peer) => self.was_told(peer, now),
-            Event::Dropped(id) => {
-                if let Some(endpoint) = self.endpoint_mut(id) {
-                    endpoint.told_dropped = false;
-                }
-            }
-            Event::Signals(_) | Event::Found { .. } | Event::Room(_) | Event::Sent { .. } => (),
-        }
-    }
-
     /// Takes what connections have told, until there is nothing more.
     #[inline(always)]
     fn pump(&mut self, now: Instant) {
@@ -582,72 +253,6 @@ impl Node {
                 }
             }
         }
-    }
-
-    /// The link's user is told that it is up or down.
-    fn tell_link(&mut self, place: u16) {
-        let Node { links, events, .. } = self;
-        if let Some(Some(link)) = links.get_mut(usize::from(place))
-            && !core::mem::replace(&mut link.has_news, true)
-        {
-            events.push_back(Event::Link(link.id));
-        }
-    }
-
-    /// Wants a link's connection.
-    fn connect(&mut self, place: u16, now: Instant) {
-        let Node { links, riocm, rng, .. } = self;
-        match links.get_mut(usize::from(place)) {
-            Some(Some(Link { is_removed: true, .. })) => (),
-            Some(Some(Link { carrier: Carrier::Riocm(id), .. })) => {
-                riocm.connect(*id);
-            }
-            Some(Some(Link { carrier: Carrier::Tcp(tcp), .. })) => tcp.connect(rng, now),
-            _ => (),
-        }
-        self.settle(place);
-    }
-
-    /// Ends a link's connection.
-    fn end_link(&mut self, place: u16, why: Down) {
-        let Node { links, riocm, pool, .. } = self;
-        match links.get_mut(usize::from(place)) {
-            Some(Some(Link { carrier: Carrier::Riocm(id), .. })) => riocm.end_by(pool, *id, why),
-            Some(Some(Link { carrier: Carrier::Tcp(tcp), .. })) => tcp.end(pool, why),
-            _ => (),
-        }
-    }
-
-    /// Hands a message to a link's connection.
-    fn send_over(
-        &mut self,
-        place: u16,
-        addresses: (u32, u32),
-        bytes: &[u8],
-    ) -> Result<(), SendError> {
-        let Node { links, riocm, pool, .. } = self;
-        let Some(Some(link)) = links.get_mut(usize::from(place)) else {
-            return Err(SendError::NotConnected);
-        };
-        match &mut link.carrier {
-            Carrier::Riocm(id) => riocm.send(pool, *id, addresses, &[], bytes),
-            Carrier::Tcp(tcp) => tcp.send(pool, addresses, [bytes, &[]]),
-        }
-    }
-
-    #[inline]
-    fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
-        self.endpoints.get(id.place as usize).filter(|it| it.id.generation == id.generation)
-    }
-
-    #[inline]
-    fn endpoint_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
-        self.endpoints.get_mut(id.place as usize).filter(|it| it.id.generation == id.generation)
-    }
-
-    #[inline]
-    fn link_by_id(&mut self, id: LinkId) -> Option<&mut Link> {
-        self.links.get_mut(usize::from(id.place))?.as_mut().filter(|it| it.id == id)
     }
 
     fn next_number(&mut self) -> u32 {

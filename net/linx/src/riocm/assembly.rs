@@ -34,6 +34,33 @@ struct Patching {
     cursor: Option<Cursor>,
 }
 
+impl Patching {
+    /// Fills the next hole, which most often lies in one piece.
+    #[inline]
+    fn fill<const N: usize>(
+        &mut self,
+        pool: &Pool,
+        chain: &Chain,
+        patch: &[u8; N],
+    ) -> Result<(), Fault> {
+        let cursor = self.cursor.get_or_insert(pool.start(chain));
+        let window = pool.next_window(cursor, self.hole, N);
+        let mut distance = [0; 4];
+        let done = match window.len() == N {
+            true => {
+                distance = window.read_array(0).unwrap_or_default();
+                window.write_array(0, patch).is_ok()
+            }
+            false => {
+                pool.peek(cursor, self.hole, &mut distance)
+                    && pool.overwrite(&mut cursor.clone(), self.hole, patch)
+            }
+        };
+        self.hole += u32::from_be_bytes(distance) as usize;
+        done.then_some(()).ok_or(Fault::Patches)
+    }
+}
+
 impl Assembly {
     fn left(&self) -> usize {
         (self.message.size as usize).saturating_sub(self.placed)
@@ -264,23 +291,17 @@ impl Assembly {
         let Assembly { chain, patching: Some(patching), .. } = self else {
             return Err(Fault::Patches.into());
         };
-        let mut fill = |bytes: &mut &[u8], len: usize, chain: &Chain| {
-            let (patch, rest) = bytes.split_at_checked(len).ok_or(Fault::Patches)?;
-            *bytes = rest;
-            let cursor = patching.cursor.get_or_insert(pool.start(chain));
-            let mut distance = [0; 4];
-            let done = pool.peek(cursor, patching.hole, &mut distance)
-                && pool.overwrite(&mut cursor.clone(), patching.hole, patch);
-            patching.hole += u32::from_be_bytes(distance) as usize;
-            done.then_some(()).ok_or(Fault::Patches)
-        };
         if !patching.head_is_done {
-            fill(&mut bytes, HEAD_PATCH, chain)?;
-            patching.head_is_done = true;
+            let (patch, rest) = bytes.split_first_chunk::<HEAD_PATCH>().ok_or(Fault::Patches)?;
+            patching.fill(pool, chain, patch)?;
+            (bytes, patching.head_is_done) = (rest, true);
         }
-        while patching.unpatched > 0 && bytes.len() >= FRAG_PATCH {
-            fill(&mut bytes, FRAG_PATCH, chain)?;
+        while patching.unpatched > 0
+            && let Some((patch, rest)) = bytes.split_first_chunk::<FRAG_PATCH>()
+        {
+            patching.fill(pool, chain, patch)?;
             patching.unpatched -= 1;
+            bytes = rest;
         }
         let bytes = &bytes[..bytes.len().min(left)];
         if !bytes.is_empty() {
@@ -320,14 +341,15 @@ impl Payload<'_> {
     fn put(self, pool: &mut Pool, chain: &mut Chain, limit: usize, hole: usize) -> Option<usize> {
         let len = self.len().min(limit);
         let mut front = [0; HEAD_PATCH];
-        if hole > 0 {
-            front[..4].copy_from_slice(&((hole + len) as u32).to_be_bytes());
-        }
+        front[..4].copy_from_slice(&((hole + len) as u32).to_be_bytes());
         match self {
             Payload::Received(bytes) => {
-                let done = (hole == 0 || pool.append(chain, &front[..hole]))
-                    && pool.append(chain, &bytes[..len]);
-                done.then_some(len)
+                let has_hole = match (hole, front.first_chunk::<FRAG_PATCH>()) {
+                    (0, _) => true,
+                    (FRAG_PATCH, Some(front)) => pool.append_few(chain, front),
+                    _ => pool.append(chain, &front[..hole]),
+                };
+                (has_hole && pool.append(chain, &bytes[..len])).then_some(len)
             }
             Payload::Kept(mut kept) => {
                 pool.truncate(&mut kept, limit);

@@ -1,5 +1,8 @@
 //! The echo service: what is said on a channel is said back, byte by byte. A stock peer may say no more than 128
 //! messages ahead of what it hears back: what finds no room at its end is lost there.
+//!
+//! Most of it goes back from the memory in which it has arrived, by the end point ([`Engine::send_back`]); here is what
+//! has to wait.
 
 use crate::rio_cm::{self, Engine, HEADER, MOST};
 use crate::rionet::SharedPort;
@@ -46,6 +49,11 @@ impl Echo {
         self.channels.len()
     }
 
+    /// A message was said back at once.
+    pub fn said_back(&mut self) {
+        self.count += 1;
+    }
+
     /// Takes news of a channel; false if they are not of this service's.
     pub fn hear(&mut self, number: u16) -> bool {
         if number == self.listener {
@@ -66,6 +74,7 @@ impl Echo {
         {
             done += 1;
             self.channels.push(number);
+            engine.send_back(number);
         }
         done
     }
@@ -76,7 +85,7 @@ impl Echo {
         let Echo { channels, busy, message, count, .. } = self;
         busy.retain(|&number| {
             loop {
-                if port.borrow().room(rio_cm::MAILBOX) == 0 {
+                if !port.borrow().has_room(rio_cm::MAILBOX, 1) {
                     return true;
                 }
                 // News tell when there is some.

@@ -7,7 +7,7 @@
 mod echo;
 
 use crate::enumeration::{Event, Master, Role};
-use crate::rio_cm::{self, Engine, HEADER};
+use crate::rio_cm::{self, Arrival, Back, Engine, HEADER};
 use crate::rionet::{self, Members, Rionet, SharedPort};
 use crate::tap::Tap;
 use alloc::boxed::Box;
@@ -54,11 +54,20 @@ pub struct EndPoint {
     echo: Option<Echo>,
     /// Channels of others than the echo service that have news.
     news: VecDeque<u16>,
-    /// The message that is being taken.
+    /// A message that is shown to a capture.
     message: Box<[u8; rio_cm::MOST]>,
     /// Component tags of devices by id: one that was switched off and on, or has made way for another, has a new one.
     tags: BTreeMap<u16, u32>,
     tap: Tap,
+}
+
+/// What a poll has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Polled {
+    /// How much.
+    pub done: usize,
+    /// Others may have something to do of it: for what was said back at once, nobody has.
+    pub leaves_work: bool,
 }
 
 /// What became of data that was to be sent.
@@ -135,7 +144,7 @@ impl EndPoint {
 
     /// Whether there is room to send over a channel.
     pub fn has_room(&self) -> bool {
-        self.channels.outgoing().is_none() && self.port.borrow().room(rio_cm::MAILBOX) > 0
+        self.channels.outgoing().is_none() && self.port.borrow().has_room(rio_cm::MAILBOX, 1)
     }
 
     /// Sends data over a channel.
@@ -149,13 +158,15 @@ impl EndPoint {
             Err(rio_cm::Error::NoCredit) => return Ok(Sent::NoCredit),
             other => other?,
         };
-        let length = HEADER + data.len();
-        let message = self.message.get_mut(..length).unwrap_or_default();
-        let (head, body) = message.split_at_mut(HEADER.min(length));
-        head.copy_from_slice(&header);
-        body.copy_from_slice(data);
-        self.tap.sent(to, rio_cm::MAILBOX, message);
-        let packet = Packet { header: message, payload: &[], trailer: &[] };
+        if self.tap.is_wanted()
+            && let Some((head, body)) = self.message.split_first_chunk_mut::<HEADER>()
+            && let Some(body) = body.get_mut(..data.len())
+        {
+            *head = header;
+            body.copy_from_slice(data);
+            self.tap.sent(to, rio_cm::MAILBOX, &self.message[..HEADER + data.len()]);
+        }
+        let packet = Packet { header: &header, payload: &[], trailer: data };
         if self.port.borrow_mut().send(rio_cm::MAILBOX, to, &packet).is_err() {
             self.channels.undelivered(to);
         }
@@ -174,8 +185,8 @@ impl EndPoint {
         self.send_control();
     }
 
-    /// Goes on; how much was done. News of the network go to `tell`.
-    pub fn poll(&mut self, now: Instant, mut tell: impl FnMut(&Master, Event)) -> usize {
+    /// Goes on. News of the network go to `tell`.
+    pub fn poll(&mut self, now: Instant, mut tell: impl FnMut(&Master, Event)) -> Polled {
         let mut done = 0;
         self.tap.set_now(now);
         self.port.borrow_mut().poll(now);
@@ -198,7 +209,8 @@ impl EndPoint {
             }
         }
         self.members.poll(now);
-        done += self.receive(now);
+        let (taken, said_back) = self.receive(now);
+        done += taken;
         self.channels.poll(now);
         while let Some(number) = self.channels.next_news() {
             done += 1;
@@ -216,7 +228,8 @@ impl EndPoint {
         {
             done += echo.answer(&mut self.channels, &self.port, &self.tap);
         }
-        done
+        let leaves_work = done > 0 && (done > said_back || self.port.borrow().pending());
+        Polled { done, leaves_work }
     }
 
     fn heed(&mut self, event: Event) {
@@ -243,25 +256,48 @@ impl EndPoint {
         }
     }
 
-    fn receive(&mut self, now: Instant) -> usize {
-        let mut taken = 0;
+    /// How many messages were taken, and how many of these were said back at once.
+    fn receive(&mut self, now: Instant) -> (usize, usize) {
+        let EndPoint { port, channels, echo, tap, message: whole, .. } = self;
+        let mut port = port.borrow_mut();
+        let (mut taken, mut said_back) = (0, 0);
         // What is left in the mailbox, RapidIO holds back at its senders.
         while taken < BATCH
-            && !self.channels.is_congested()
-            && let Some(message) = { self.port.borrow_mut().receive(rio_cm::MAILBOX) }
+            && !channels.is_congested()
+            && let Some(message) = port.receive(rio_cm::MAILBOX)
         {
             taken += 1;
-            let mut port = self.port.borrow_mut();
-            let bytes = self.message.get_mut(..usize::from(message.len)).unwrap_or_default();
-            let read = port.payload(&message).read(0, bytes);
-            let from = message.from;
-            port.recycle(message);
-            if read.is_ok() {
-                self.tap.received(from, rio_cm::MAILBOX, bytes);
-                self.channels.deliver(from, bytes, now);
+            let (from, memory) = (message.from, port.payload(&message));
+            if tap.is_wanted()
+                && let Some(bytes) = whole.get_mut(..memory.len())
+                && memory.read(0, bytes).is_ok()
+            {
+                tap.received(from, rio_cm::MAILBOX, bytes);
             }
+            let header = memory.read_array(0).unwrap_or_default();
+            let has_room = echo.is_some() && port.has_room(rio_cm::MAILBOX, 1);
+            let arrival = Arrival { from, header: &header, length: memory.len(), has_room, now };
+            let copy = |into: &mut [u8]| memory.read(HEADER, into).is_ok();
+            if let Some(Back { to, header, len }) = channels.arrive(&arrival, copy)
+                && let Some(data) = memory.slice(HEADER, len)
+            {
+                let packet = Packet { header: &header, payload: &[data], trailer: &[] };
+                let sent = port.send(rio_cm::MAILBOX, to, &packet);
+                said_back += 1;
+                if let (Ok(()), Some(echo)) = (sent, &mut *echo) {
+                    echo.said_back();
+                }
+                if tap.is_wanted()
+                    && let Some(bytes) = whole.get_mut(..HEADER + len)
+                    && data.read(0, &mut bytes[HEADER..]).is_ok()
+                {
+                    bytes[..HEADER].copy_from_slice(&header);
+                    tap.sent(to, rio_cm::MAILBOX, bytes);
+                }
+            }
+            port.recycle(message);
         }
-        taken
+        (taken, said_back)
     }
 
     /// Sends what channels say of themselves. What finds no room is sent when there is some.

@@ -61,6 +61,12 @@ impl Flow {
         self.say()
     }
 
+    /// One that was received goes back at once: it is taken, and one is sent; what its header says.
+    pub fn send_back(&mut self) -> u16 {
+        self.taken = self.taken.wrapping_add(1);
+        self.send()
+    }
+
     /// Something is said; how many were taken.
     pub fn say(&mut self) -> u16 {
         self.spoke = true;

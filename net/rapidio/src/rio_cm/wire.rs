@@ -80,7 +80,11 @@ impl Header {
 
     /// Reads the header of a message that has arrived.
     pub fn read(message: &[u8]) -> Result<Header, Malformed> {
-        let bytes = message.first_chunk::<HEADER>().ok_or(Malformed::Short)?;
+        Header::parse(message.first_chunk::<HEADER>().ok_or(Malformed::Short)?, message.len())
+    }
+
+    /// The same, of a message of `length` bytes that begins with these.
+    pub fn parse(bytes: &[u8; HEADER], length: usize) -> Result<Header, Malformed> {
         let [a, b, c, d, e, f, g, h, source_box, target_box, kind, operation, rest @ ..] = *bytes;
         if kind != CHANNEL {
             return Err(Malformed::Type(kind));
@@ -96,7 +100,7 @@ impl Header {
         };
         let word = |at: usize| u16::from_be_bytes([rest[at], rest[at + 1]]);
         let len = word(4);
-        let is_whole = (HEADER..=message.len().min(MOST)).contains(&usize::from(len));
+        let is_whole = (HEADER..=length.min(MOST)).contains(&usize::from(len));
         if operation == Operation::Data && !is_whole {
             return Err(Malformed::Length(len));
         }

@@ -295,7 +295,7 @@ impl Port for Rionet {
         if mac[0] & 1 != 0 {
             // All or none: who is in the middle could not tell who has it.
             let count = self.shared.borrow().peers.active_count();
-            if self.port.borrow().room(MAILBOX) < count {
+            if !self.port.borrow().has_room(MAILBOX, count) {
                 self.refuse();
                 return Err(TransmitError::Full);
             }
@@ -337,8 +337,8 @@ impl Port for Rionet {
     }
 
     fn has_room(&self) -> bool {
-        let room =
-            self.port.borrow().room(MAILBOX) >= self.shared.borrow().peers.active_count().max(1);
+        let most = self.shared.borrow().peers.active_count().max(1);
+        let room = self.port.borrow().has_room(MAILBOX, most);
         if room {
             self.refused_transmit.set(false);
         }

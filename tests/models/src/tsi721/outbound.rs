@@ -17,6 +17,8 @@ const STATUS: u64 = 0x14;
 const FIFO_WRITE: u64 = 0x50;
 const ABORT: u32 = 0x40_0000;
 const RUN: u32 = 0x20_0000;
+const INT_DONE: u32 = 8;
+const INT_WANTED: u32 = 1;
 
 #[derive(Debug)]
 struct Waiting {
@@ -219,10 +221,9 @@ impl Tsi721 {
         self.kept.set(base + DONE, done);
         let fifo = [0x40, 0x44, 0x48, FIFO_WRITE].map(|at| base + at);
         self.complete(fifo, descriptor, machine);
+        let wanted = if wants_interrupt { INT_WANTED } else { 0 };
         let is_last = done == self.kept.get(base + WRITTEN);
-        if wants_interrupt || is_last {
-            self.kept.raise(base + INTERRUPT, 9);
-        }
+        self.kept.raise(base + INTERRUPT, if is_last { INT_DONE | wanted } else { wanted });
     }
 
     fn abort_outbound(&mut self, mailbox: usize) {

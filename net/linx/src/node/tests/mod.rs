@@ -6,6 +6,7 @@ mod tcp;
 
 use super::*;
 use crate::riocm::ConnectionConfig;
+use crate::riocm::{Down, SendError};
 use crate::tcpcm::{StreamId, TcpConfig};
 use crate::wire::rlnh::{LONGEST, Message};
 use std::string::{String, ToString};

@@ -11,7 +11,12 @@
 //! that come later are enumerated ([`Master`]).
 //!
 //! Walks are written as `async` functions, because they are sequences of questions: each `await` is one maintenance
-//! request. [`walk::Walk`] asks the port; there is no executor and nothing is woken.
+//! request. `walk::Walk` asks the port; there is no executor and nothing is woken.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 mod agent;
 mod blocks;

@@ -93,8 +93,12 @@ pub enum Event {
     Failed(Failed),
 }
 
-/// How often an agent looks whether it was found.
+/// How often an agent looks whether it was found: as Linux does at first, and then less and less, up to this. Nothing tells
+/// it.
 const LOOK: Duration = Duration::from_millis(10);
+const SELDOM: Duration = Duration::from_millis(250);
+/// Share of the time that it has waited for which it waits until the next look.
+const SHARE: u32 = 64;
 /// How often a host looks at all ports, in case a port-write was lost.
 const ROUND: Duration = Duration::from_secs(2);
 /// How often an agent walks anew: nobody tells it what has changed.
@@ -121,6 +125,8 @@ pub struct Master {
     /// A walk was dropped while the port had a request of it.
     stale: bool,
     next: Instant,
+    /// Since when it waits to be found.
+    waits: Instant,
     changes: VecDeque<(u32, u8)>,
     events: VecDeque<Event>,
 }
@@ -136,6 +142,7 @@ impl Master {
             walk: None,
             stale: false,
             next: Instant::ZERO,
+            waits: Instant::ZERO,
             changes: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -185,7 +192,7 @@ impl Master {
             return;
         }
         if self.state == State::NoLink {
-            self.state = State::Waiting;
+            self.wait(now);
             self.next = now;
         }
         if self.stale {
@@ -212,6 +219,14 @@ impl Master {
                 self.finish(end, now);
             }
         }
+    }
+
+    /// Waits to be found.
+    fn wait(&mut self, now: Instant) {
+        if self.state != State::Waiting {
+            (self.state, self.waits) = (State::Waiting, now);
+        }
+        self.next = now + (now.since(self.waits) / SHARE).clamp(LOOK, SELDOM);
     }
 
     fn has_changes(&self) -> bool {
@@ -292,9 +307,7 @@ impl Master {
                 let is_agent = self.role == Role::Agent;
                 if is_agent && end.network.devices.is_empty() {
                     // Not found yet, or no more.
-                    self.state = State::Waiting;
-                    self.next = now + LOOK;
-                    return;
+                    return self.wait(now);
                 }
                 self.state = State::Ready;
                 self.next = now + if is_agent { AGENT_ROUND } else { ROUND };
@@ -305,9 +318,8 @@ impl Master {
             }
             Err(Failed::HigherHost(_) | Failed::OtherHost(_)) if self.role != Role::Agent => {
                 self.role = Role::Agent;
-                self.state = State::Waiting;
                 self.network = Network::new(self.size, self.size.any());
-                self.next = now + LOOK;
+                self.wait(now);
                 self.tell(Event::Retreated);
             }
             Err(failed) => {

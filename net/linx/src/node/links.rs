@@ -1,0 +1,166 @@
+//! Links: which there are, their connections, and what is told of them.
+
+use super::link::{Carrier, Link, LinkConfig, LinkCounters, Phase, Transport};
+use super::{LinkId, Node, Refused, is_name};
+use crate::riocm::{self, Down, SendError};
+use crate::tcpcm::TcpCm;
+use alloc::boxed::Box;
+use alloc::string::String;
+use drivers::hal::Instant;
+
+/// What is told of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// Its name.
+    pub name: String,
+    /// How far it is.
+    pub phase: Phase,
+    /// The RLNH version that both speak, while it is up.
+    pub version: u32,
+    /// Why it went down last.
+    pub why: Option<Down>,
+    /// Messages that were not sent when it did.
+    pub unsent: usize,
+    /// Link addresses of ours in use, and names of the peer's that are known.
+    pub addresses: (usize, usize),
+    /// Names that the peer hunts for.
+    pub hunts: usize,
+    /// What is counted.
+    pub counters: LinkCounters,
+    /// What is told of the connection beneath, if that is RIOCM's.
+    pub riocm: Option<riocm::Status>,
+}
+
+impl Node {
+    /// Adds a link, which is wanted from now on.
+    pub fn add_link(&mut self, config: &LinkConfig<'_>, now: Instant) -> Result<LinkId, Refused> {
+        if !is_name(config.name.as_bytes()) || config.name.contains('/') {
+            return Err(Refused::Name);
+        }
+        if !(1..=crate::wire::rlnh::VERSION).contains(&config.version) {
+            return Err(Refused::Version(config.version));
+        }
+        if self.links.iter().flatten().any(|link| &*link.name == config.name) {
+            return Err(Refused::Exists);
+        }
+        let place = self.links.iter().position(Option::is_none).ok_or(Refused::Full)?;
+        let carrier = match &config.transport {
+            Transport::Riocm(connection) => {
+                let id = self.riocm.create(&mut self.pool, connection, now)?;
+                self.by_cid[usize::from(id.cid())] = place as u16;
+                Carrier::Riocm(id)
+            }
+            Transport::Tcp(connection) => {
+                Carrier::Tcp(Box::new(TcpCm::new(&mut self.pool, *connection)?))
+            }
+        };
+        let id = LinkId { place: place as u16, number: self.next_number() };
+        self.links[place] = Some(Link::new(id, config, carrier));
+        self.connect(id.place, now);
+        self.settle(id.place);
+        Ok(id)
+    }
+
+    /// Removes a link. Its peer hears of that, if it is up.
+    pub fn remove_link(&mut self, id: LinkId, now: Instant) {
+        let Some(link) = self.link_by_id(id) else { return };
+        link.is_removed = true;
+        let cid = match &link.carrier {
+            Carrier::Riocm(connection) => Some(*connection),
+            Carrier::Tcp(_) => None,
+        };
+        let Node { links, riocm, pool, .. } = self;
+        match (cid, links.get_mut(usize::from(id.place))) {
+            (Some(connection), _) => riocm.destroy(pool, connection),
+            (None, Some(Some(Link { carrier: Carrier::Tcp(tcp), .. }))) => tcp.close(pool),
+            _ => (),
+        }
+        self.pump(now);
+        self.pump_tcp(id.place, now);
+        if let Some(connection) = cid {
+            self.by_cid[usize::from(connection.cid())] = u16::MAX;
+        }
+        self.timers.set(id.place.into(), None);
+        self.forget_link_hunts(id.place);
+        self.links[usize::from(id.place)] = None;
+    }
+
+    /// Ends a link's connection, which begins anew at once.
+    pub fn restart_link(&mut self, id: LinkId, now: Instant) {
+        if self.link_by_id(id).is_some() {
+            self.end_link(id.place, Down::Asked);
+            self.pump_tcp(id.place, now);
+            self.pump(now);
+        }
+    }
+
+    /// What is told of a link.
+    pub fn link(&self, id: LinkId) -> Option<LinkStatus> {
+        let link = self.links.get(usize::from(id.place))?.as_ref().filter(|it| it.id == id)?;
+        Some(LinkStatus {
+            name: (*link.name).into(),
+            phase: link.phase,
+            version: link.version,
+            why: link.why,
+            unsent: link.unsent,
+            addresses: (link.local.taken(), link.remote_count),
+            hunts: link.wanted.len(),
+            counters: link.counters,
+            riocm: match &link.carrier {
+                Carrier::Riocm(id) => self.riocm.status(*id),
+                Carrier::Tcp(_) => None,
+            },
+        })
+    }
+
+    /// All links.
+    pub fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.links.iter().flatten().map(|link| link.id)
+    }
+
+    /// Wants a link's connection.
+    pub(super) fn connect(&mut self, place: u16, now: Instant) {
+        let Node { links, riocm, rng, .. } = self;
+        match links.get_mut(usize::from(place)) {
+            Some(Some(Link { is_removed: true, .. })) => (),
+            Some(Some(Link { carrier: Carrier::Riocm(id), .. })) => {
+                riocm.connect(*id);
+            }
+            Some(Some(Link { carrier: Carrier::Tcp(tcp), .. })) => tcp.connect(rng, now),
+            _ => (),
+        }
+        self.settle(place);
+    }
+
+    /// Ends a link's connection.
+    pub(super) fn end_link(&mut self, place: u16, why: Down) {
+        let Node { links, riocm, pool, .. } = self;
+        match links.get_mut(usize::from(place)) {
+            Some(Some(Link { carrier: Carrier::Riocm(id), .. })) => riocm.end_by(pool, *id, why),
+            Some(Some(Link { carrier: Carrier::Tcp(tcp), .. })) => tcp.end(pool, why),
+            _ => (),
+        }
+    }
+
+    /// Hands a message to a link's connection.
+    pub(super) fn send_over(
+        &mut self,
+        place: u16,
+        addresses: (u32, u32),
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        let Node { links, riocm, pool, .. } = self;
+        let Some(Some(link)) = links.get_mut(usize::from(place)) else {
+            return Err(SendError::NotConnected);
+        };
+        match &mut link.carrier {
+            Carrier::Riocm(id) => riocm.send(pool, *id, addresses, &[], bytes),
+            Carrier::Tcp(tcp) => tcp.send(pool, addresses, [bytes, &[]]),
+        }
+    }
+
+    #[inline]
+    pub(super) fn link_by_id(&mut self, id: LinkId) -> Option<&mut Link> {
+        self.links.get_mut(usize::from(id.place))?.as_mut().filter(|it| it.id == id)
+    }
+}

@@ -1,0 +1,252 @@
+//! Channels of rio_cm with an attacker and a victim at their other ends. The input says what the attacker's messages are,
+//! what the users of his channels do, and how much time passes. What the victim says is marked, and is kept in buffers
+//! that are used again for the attacker's: no byte of a mark may get to him, nor into what is read of his channels.
+//! Afterwards the victim's channels, with credits and without, still carry what is said, in order.
+
+use crate::input::Input;
+use crate::leak::{self, Owner};
+use drivers::hal::Instant;
+use rapidio::rio_cm::{Arrival, Engine, HEADER, Header, MAILBOX, MOST, Operation, Peer};
+use std::time::Duration;
+
+const EVENTS: usize = 300;
+const US: u16 = 1;
+const ATTACKER: u16 = 2;
+const VICTIM: u16 = 3;
+/// What is said on the one is said back, on the other it is read.
+const ECHO: u16 = 10;
+const READ: u16 = 11;
+
+/// The engine, and its peers.
+struct World {
+    engine: Engine,
+    victim: Engine,
+    /// Channels that were accepted: on the echo, and to be read; and whose they are.
+    accepted: Vec<(u16, Peer, bool)>,
+    now: Instant,
+    /// Channels that the attacker was told of.
+    known: Vec<u16>,
+}
+
+/// Takes a list of events.
+pub fn run(data: &[u8]) {
+    let mut world = World {
+        engine: Engine::new(US, MAILBOX),
+        victim: Engine::new(VICTIM, MAILBOX),
+        accepted: Vec::new(),
+        now: Instant::from_nanos(1_000_000_000),
+        known: vec![ECHO, READ],
+    };
+    world.engine.listen(ECHO).expect("nobody has it");
+    world.engine.listen(READ).expect("nobody has it");
+    let to = |channel| Peer { device: US, channel };
+    let now = world.now;
+    let channels = [
+        world.victim.connect(to(ECHO), now).expect("room"),
+        world.victim.connect_offering(to(ECHO), now).expect("room"),
+        world.victim.connect_offering(to(READ), now).expect("room"),
+    ];
+    world.carry();
+    // Buffers that held the victim's bytes are there to be used again.
+    for _ in 0..8 {
+        world.victim_says(channels[2], 4000);
+    }
+    world.read(VICTIM);
+    world.carry();
+    let mut input = Input(data);
+    input.events(EVENTS, |input| world.event(input));
+    for number in 0..4 {
+        for channel in channels {
+            let said = world.victim_says(channel, 100 + number);
+            if channel == channels[2] {
+                assert_eq!(world.read(VICTIM), [said], "what the victim says arrives");
+            } else {
+                let back = world.victim.receive(channel, <[u8]>::to_vec).expect("it stands");
+                assert_eq!(back, Some(said), "what the victim says is said back");
+            }
+            world.carry();
+        }
+    }
+}
+
+impl World {
+    /// A message arrives at the engine.
+    fn arrive(&mut self, from: u16, message: &[u8], has_room: bool) {
+        let Some((header, data)) = message.split_first_chunk::<HEADER>() else {
+            return self.engine.deliver(from, message, self.now);
+        };
+        let (length, now) = (message.len(), self.now);
+        let arrival = Arrival { from, header, length, has_room, now };
+        let copy = |into: &mut [u8]| {
+            into.copy_from_slice(&data[..into.len()]);
+            true
+        };
+        if let Some(back) = self.engine.arrive(&arrival, copy) {
+            assert_eq!(back.to, from, "it goes back to who said it");
+            self.sent(back.to, &[&back.header[..], &data[..back.len]].concat());
+        }
+    }
+
+    /// The engine has sent a message.
+    fn sent(&mut self, to: u16, message: &[u8]) {
+        match to {
+            VICTIM => self.victim.deliver(US, message, self.now),
+            _ => {
+                assert_eq!(leak::find(message), None, "bytes of others to the attacker");
+                let header = Header::read(message).expect("what we send can be read");
+                if self.known.len() < 64 && !self.known.contains(&header.from_channel) {
+                    self.known.push(header.from_channel);
+                }
+            }
+        }
+    }
+
+    /// Carries what there is, and accepts who asks.
+    fn carry(&mut self) {
+        for _ in 0..4 {
+            while let Some((to, header)) = self.victim.outgoing() {
+                assert_eq!(to, US);
+                self.victim.was_sent();
+                self.arrive(VICTIM, &header, true);
+            }
+            for listener in [ECHO, READ] {
+                while let Ok(Some((number, peer))) = self.engine.accept(listener, self.now) {
+                    if listener == ECHO {
+                        self.engine.send_back(number);
+                    }
+                    self.accepted.push((number, peer, listener == ECHO));
+                }
+            }
+            self.answer();
+            while let Some((to, header)) = self.engine.outgoing() {
+                self.engine.was_sent();
+                self.sent(to, &header);
+            }
+        }
+    }
+
+    /// Says back what could not go back at once, and closes what is over.
+    fn answer(&mut self) {
+        let echoes = self.accepted.iter().filter(|it| it.2).map(|it| it.0);
+        for number in echoes.collect::<Vec<u16>>() {
+            while self.engine.has_credit(number) {
+                match self.engine.receive(number, <[u8]>::to_vec) {
+                    Ok(Some(data)) => {
+                        if let Ok((to, header)) = self.engine.header(number, data.len()) {
+                            self.sent(to, &[&header[..], &data].concat());
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(_) => {
+                        self.engine.close(number);
+                        self.accepted.retain(|it| it.0 != number);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads what has arrived from a device in channels that are read.
+    fn read(&mut self, device: u16) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        let its = self.accepted.iter().filter(|it| !it.2 && it.1.device == device);
+        for number in its.map(|it| it.0).collect::<Vec<u16>>() {
+            assert!(self.engine.unread(number) <= 128, "more than a channel holds");
+            while let Ok(Some(data)) = self.engine.receive(number, <[u8]>::to_vec) {
+                if device != VICTIM {
+                    assert_eq!(leak::find(&data), None, "bytes of others as the attacker's");
+                }
+                all.push(data);
+            }
+        }
+        all
+    }
+
+    /// The victim sends so many bytes, which have their mark.
+    fn victim_says(&mut self, channel: u16, len: usize) -> Vec<u8> {
+        let data: Vec<u8> = leak::mark(Owner::Victim).into_iter().cycle().take(len).collect();
+        let (to, header) = self.victim.header(channel, len).expect("it has credit");
+        assert_eq!(to, US);
+        self.arrive(VICTIM, &[&header[..], &data].concat(), true);
+        data
+    }
+
+    fn event(&mut self, input: &mut Input<'_>) {
+        let what = input.byte();
+        match what % 8 {
+            0 => {
+                // Less than what an end of the victim's is given up after: nothing speaks for it here.
+                self.now = self.now + Duration::from_millis(u64::from(input.byte()) * 4);
+                self.engine.poll(self.now);
+                self.victim.poll(self.now);
+            }
+            1 => {
+                let length = usize::from(input.byte());
+                let bytes = leak::plain(input.take(length));
+                self.arrive(ATTACKER, &bytes, what & 0x80 == 0);
+            }
+            2 => _ = self.read(ATTACKER),
+            3 => {
+                let number = self.known[input.below(self.known.len())];
+                self.engine.hold_up(number);
+                let _ = self.engine.is_congested();
+            }
+            4 => self.engine.undelivered(ATTACKER),
+            _ => self.message(what, input),
+        }
+        self.carry();
+    }
+
+    /// A message of the attacker's, of which every field may lie.
+    fn message(&mut self, what: u8, input: &mut Input<'_>) {
+        let operation = match input.below(7) {
+            0 => Operation::ConnectRequest,
+            1 => Operation::ConnectAcknowledge,
+            2 => Operation::Close,
+            3 | 4 => Operation::Data,
+            5 => Operation::Credit,
+            _ => Operation::Finish,
+        };
+        let to = self.known[input.below(self.known.len())];
+        let to = if input.byte() & 0x80 == 0 { to } else { input.word() };
+        let from = u16::from(input.byte());
+        let length = usize::from(input.word()) % (MOST - HEADER + 1);
+        let mut header = Header::new(ATTACKER, US, MAILBOX, operation, to, from);
+        header.len = match (operation, what & 0x80 == 0) {
+            (Operation::Data, true) => (HEADER + length) as u16,
+            _ => input.word(),
+        };
+        // Often one that has a meaning.
+        header.word = match input.byte() {
+            0..=99 => 0x4931,
+            taken @ 100..=199 => u16::from(taken - 100),
+            _ => input.word(),
+        };
+        let data = leak::plain(&vec![input.byte(); length]);
+        self.arrive(ATTACKER, &[&header.bytes()[..], &data].concat(), what & 0x40 == 0);
+    }
+}
+
+/// Connects, speaks and closes, with credits and without.
+pub fn corpus() -> Vec<Vec<u8>> {
+    let message = |operation: u8, to: u8, len: u16, word: u8| {
+        let [high, low] = len.to_be_bytes();
+        let mut bytes = vec![5, operation, to, 0, 7, high, low];
+        if operation != 3 {
+            bytes.extend([high, low]);
+        }
+        bytes.extend([word, 0x55]);
+        bytes
+    };
+    let with = |word: u8| {
+        let mut all = [message(0, 0, 0, word), message(0, 1, 0, word)].concat();
+        for to in [2, 3, 2, 3] {
+            all.extend(message(3, to, 1000, 100));
+        }
+        all.extend([2, 0, 10]);
+        all.extend([message(5, 2, 0, 101), message(6, 2, 2, 101), message(2, 3, 0, 0)].concat());
+        all
+    };
+    vec![with(0), with(100)]
+}
