@@ -2,6 +2,7 @@
 
 mod exchanges;
 mod lab;
+mod processes;
 
 use super::*;
 use core::time::Duration;
