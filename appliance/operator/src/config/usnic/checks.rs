@@ -41,10 +41,6 @@ pub(in super::super) fn check(config: &Config, report: &mut Report<'_>) {
             report.add(key("net"), format!("there is no net.{}", usnic.net), "a [[net]]");
             continue;
         };
-        if net.core.is_some_and(|core| core > 0) {
-            let reason = format!("net.{} is core {}'s", usnic.net, net.core.unwrap_or(0));
-            report.add(key("net"), reason, "an interface of the first core");
-        }
         check_ports(config, i, net, report);
         check_rendezvous(config, i, report);
         let Some(interface) = usnic.interface(net, 0) else {
@@ -191,7 +187,7 @@ mod tests {
         let cases = [
             ("[[usnic]]", "[[usnic]]\nnet = 3", "there is no net.3"),
             ("10.77.0.1/24", "dhcp", "10.77.0.1 is no fixed address of net.0"),
-            ("\"fd00::1/64\"]", "\"fd00::1/64\"]\ncore = 1", "net.0 is core 1's"),
+            ("\"fd00::1/64\"]", "\"fd00::1/64\"]\ncore = 1", ""),
             (
                 "\"fd00::1/64\"]",
                 "\"fd00::1/64\"]\nmtu = 1400",
