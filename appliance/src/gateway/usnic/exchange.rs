@@ -162,10 +162,10 @@ impl Usnic {
         let told = config::usnic::Peer {
             name,
             sender: config::usnic::Sender(record.sender),
-            modex: Some(modex),
+            modex: Some(config::usnic::PeerModex(vec![modex])),
             rendezvous: None,
         };
-        let mut peer = Peer::new(number, told);
+        let mut peer = Peer::new(number, told, Some(modex));
         peer.origin = Origin::Came(connection, from);
         self.admit(&mut peer, config, now).map_err(|why| {
             let code = match &why {

@@ -53,13 +53,21 @@ impl Usnic {
         for (number, config) in wanted {
             let known = |peer: &Peer| peer.interface == number && peer.config == config;
             if !self.peers.iter().any(known) {
-                let mut peer = Peer::new(number, config);
+                let mut peer = self.new_peer(number, config);
                 self.admit_known(&mut peer, now);
                 self.peers.push(peer);
             }
         }
         self.exchanges.has_news = true;
         self.index();
+    }
+
+    /// A peer as it is configured, without an endpoint.
+    fn new_peer(&self, interface: usize, config: config::usnic::Peer) -> Peer {
+        let ours = self.interfaces.get(interface).map(|interface| interface.ours.modex());
+        let theirs = config.modex.as_ref().zip(ours.as_ref());
+        let modex = theirs.and_then(|(theirs, ours)| theirs.at(ours));
+        Peer::new(interface, config, modex)
     }
 
     /// Makes the endpoint of a peer whose modex is configured, if it may be one.
@@ -132,7 +140,7 @@ impl Usnic {
         let has_come = old.origin.has_come();
         self.remove(old);
         if !has_come {
-            let mut new = Peer::new(interface, config);
+            let mut new = self.new_peer(interface, config);
             self.admit_known(&mut new, now);
             self.peers.insert(place, new);
         }
@@ -198,13 +206,13 @@ impl core::fmt::Display for NotAdmitted {
 }
 
 impl Peer {
-    /// As it is configured, without an endpoint.
-    pub fn new(interface: usize, config: config::usnic::Peer) -> Peer {
+    /// With this modex, if that is known, and without an endpoint.
+    pub fn new(interface: usize, config: config::usnic::Peer, modex: Option<Modex>) -> Peer {
         let asked = config.rendezvous.is_some();
         Peer {
             interface,
             origin: if asked { Origin::asked() } else { Origin::Configured },
-            modex: config.modex,
+            modex,
             config,
             endpoint: None,
             not_admitted: None,
