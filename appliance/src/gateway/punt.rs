@@ -160,7 +160,7 @@ impl Port for PuntPort {
     }
 
     fn counters(&self) -> PortCounters {
-        self.counters
+        PortCounters { rx_missed: self.dropped(), ..self.counters }
     }
 }
 
