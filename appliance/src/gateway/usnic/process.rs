@@ -9,7 +9,7 @@ use crate::config::usnic::Service;
 use core::net::Ipv4Addr;
 use drivers::hal::{Arena, Window};
 use usnic::ob1::{Budget, Rank};
-use usnic::{EndpointId, Engine, Stripe};
+use usnic::{EndpointId, Engine, State, Stripe};
 
 /// What peers have in common that are one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,10 @@ impl Process {
 
     /// An endpoint is about to be removed, or has failed: what was sent over it is given back to the engine.
     pub fn give_up(&mut self, engine: &mut Engine, endpoint: EndpointId, budget: &mut Budget) {
-        self.inbox.give_up(engine, endpoint);
+        let is_open =
+            |other: EndpointId| other != endpoint && engine.state(other) == Some(State::Open);
+        let is_last = !self.paths.endpoints().any(is_open);
+        self.inbox.give_up(engine, endpoint, is_last);
         if let Some(mirror) = &mut self.mirror {
             mirror.give_up(engine, endpoint, budget);
         }
@@ -131,11 +134,10 @@ impl Usnic {
         }
         ends.forget(engine, endpoint);
         engine.remove(endpoint);
-        if let Some(mut gone) = slot.take_if(|process| process.interfaces.is_empty()) {
-            gone.inbox.clear(engine);
-            if let Some(sink) = gone.sink {
-                arena.free(sink);
-            }
+        if let Some(gone) = slot.take_if(|process| process.interfaces.is_empty())
+            && let Some(sink) = gone.sink
+        {
+            arena.free(sink);
         }
     }
 }

@@ -62,23 +62,17 @@ impl Inbox {
         self.free.extend((before..all).rev());
     }
 
-    /// Gives all back to the engine. Nothing of it may be on the way any more.
-    pub fn clear(&mut self, engine: &mut Engine) {
-        self.waiting.drain(..).for_each(|message| engine.release(message));
-        self.forget(engine, |_| true);
-    }
-
-    /// An endpoint is about to be removed, or has failed: gives back what was sent over it.
-    pub fn give_up(&mut self, engine: &mut Engine, endpoint: EndpointId) {
-        self.forget(engine, |over| over == endpoint);
-    }
-
-    fn forget(&mut self, engine: &mut Engine, is_it: impl Fn(EndpointId) -> bool) {
+    /// An endpoint is about to be removed, or has failed: gives back what was sent over it and, if it is the last, what
+    /// waits.
+    pub fn give_up(&mut self, engine: &mut Engine, endpoint: EndpointId, is_last: bool) {
         for (place, slot) in self.sent.iter_mut().enumerate() {
-            if let Some((_, message)) = slot.take_if(|(over, _)| is_it(*over)) {
+            if let Some((_, message)) = slot.take_if(|(over, _)| *over == endpoint) {
                 self.free.push(place);
                 engine.release(message);
             }
+        }
+        if is_last {
+            self.waiting.drain(..).for_each(|message| engine.release(message));
         }
     }
 
@@ -193,13 +187,13 @@ impl Usnic {
                 }
             });
         }
-        if let Some(State::Failed(why)) = engine.state(endpoint) {
+        // Once: what begins after that over other interfaces is not given up.
+        if let Some(State::Failed(why)) = engine.state(endpoint)
+            && let Some(peer) = peers.get_mut(place)
+            && peer.fail(why)
+        {
             process.give_up(engine, endpoint, budget);
-            if let Some(peer) = peers.get_mut(place)
-                && peer.fail(why)
-            {
-                exchanges.end(&peer.origin);
-            }
+            exchanges.end(&peer.origin);
         }
         done
     }
