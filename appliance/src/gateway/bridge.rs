@@ -156,7 +156,7 @@ impl Bridge {
     pub fn interface(&mut self, mtu: u16, index: usize, waker: &LoopWaker) -> PortSlot {
         // Locally administered, and the same in each life: the peer remembers it.
         let mac = [2, b'N', b'T', b'B', 0, self.device.side()];
-        let (punt_port, punt_queue) = punt::connect(mac, mtu.into(), waker, waker);
+        let (punt_port, punt_queue) = punt::connect(mac, mtu.into(), punt::RING, waker, waker);
         self.ethernet = Some(punt_queue);
         PortSlot {
             name: format!("net{index}"),
@@ -170,6 +170,7 @@ impl Bridge {
             core: 0,
             place: PortSlot::NO_PORT,
             punt_port: Some(punt_port),
+            forwarding: None,
         }
     }
 

@@ -10,6 +10,7 @@ mod bridge;
 mod cards;
 mod disks;
 mod ending;
+mod forwarding;
 mod frame_ring;
 mod known_disks;
 mod last_act;

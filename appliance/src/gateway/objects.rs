@@ -146,7 +146,8 @@ fn capture(state: &mut State, order: &str) -> Result<(), String> {
             let filter = Filter::parse(filter).map_err(|error| error.to_string())?;
             state.plane.capture.start(filter, CAPTURE_BYTES);
             for slot in state.ports.iter().filter(|slot| slot.punt_port.is_some()) {
-                log::warn!("capture: not of {}, which core {} has", slot.name, slot.core);
+                let what = if slot.forwarding.is_some() { "only usNIC" } else { "not" };
+                log::warn!("capture: {what} of {}, which core {} has", slot.name, slot.core);
             }
         }
         ("stop", "") => state.plane.capture.stop(),

@@ -1,10 +1,11 @@
 //! Which loop gets which port.
 
+use super::forwarding;
 use super::loop_waker::LoopWaker;
 use super::plane::Settings;
 use super::ports::{PlanePort, PortSlot};
-use super::punt::{self, PuntQueue};
-use super::worker::{self, Worker};
+use super::punt;
+use super::worker::{self, Dealt, Worker};
 use crate::config::Config;
 use crate::machine::SpareCore;
 use drivers::hal::Port;
@@ -13,7 +14,7 @@ use drivers::hal::Port;
 struct Spare {
     core: Box<dyn SpareCore>,
     waker: LoopWaker,
-    ports: Vec<(String, Box<dyn Port + Send>, PuntQueue)>,
+    ports: Vec<Dealt>,
 }
 
 /// The loops, before they run.
@@ -22,6 +23,8 @@ pub(super) struct Loops {
     waker: LoopWaker,
     /// Ports of the first loop, with their numbers.
     pub own: Vec<(usize, PlanePort)>,
+    /// Ports beside these, by which it reaches those of other loops for its engines over UDP: with the numbers of those.
+    pub forwarding: Vec<(usize, PlanePort)>,
     /// The other cores, from 1 on.
     spare: Vec<Spare>,
 }
@@ -33,7 +36,7 @@ impl Loops {
             let waker = LoopWaker::new(core.ipi());
             Spare { core, waker, ports: Vec::new() }
         });
-        Loops { waker, own: Vec::new(), spare: spare.collect() }
+        Loops { waker, own: Vec::new(), forwarding: Vec::new(), spare: spare.collect() }
     }
 
     /// Gives a port to the loop that the configuration names, or to the first.
@@ -66,9 +69,18 @@ impl Loops {
                 .push((number, PlanePort::new(slot.name.clone(), port, config.services.udp_echo)));
             return slot;
         };
-        let (punt_port, punt_queue) = punt::connect(slot.mac, slot.mtu, &self.waker, &spare.waker);
+        let wakers = [&self.waker, &spare.waker];
+        let [first, other] = wakers;
+        let (punt_port, punt_queue) = punt::connect(slot.mac, slot.mtu, punt::RING, first, other);
+        let net = config.number_of_net(number, slot.mac, &slot.location);
+        let shape = (slot.mac, slot.mtu);
+        let forwarded = forwarding::connect(config, net, &slot.name, shape, wakers);
+        let forwarded = forwarded.map(|(port, forwarded)| {
+            self.forwarding.push((number, port));
+            forwarded
+        });
         let place = spare.ports.len();
-        spare.ports.push((slot.name.clone(), port, punt_queue));
+        spare.ports.push(Dealt { name: slot.name.clone(), port, punt_queue, forwarded });
         PortSlot { core: wanted, place, punt_port: Some(punt_port), ..slot }
     }
 

@@ -41,6 +41,8 @@ pub(super) struct PortSlot {
     pub place: usize,
     /// The way to it, if the loop is not this one.
     pub punt_port: Option<PuntPort>,
+    /// The place of the port by which engines over UDP reach it then.
+    pub forwarding: Option<usize>,
 }
 
 impl PortSlot {
@@ -61,6 +63,7 @@ impl PortSlot {
             core: 0,
             place,
             punt_port: None,
+            forwarding: None,
         }
     }
 

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress};
 use std::sync::Arc;
 
-/// Bytes of the ring each way, at least: some of the largest frames.
-const RING: usize = 64 << 10;
+/// Bytes of the ring each way for what is the control plane's.
+pub(super) const RING: usize = 64 << 10;
 
 /// What both ends see.
 #[derive(Debug)]
@@ -50,15 +50,16 @@ pub(super) struct PuntQueue {
 }
 
 /// Both ends for a port with this MAC address and MTU on a loop with the alarm `plane`, while the
-/// control plane has `control`.
+/// control plane has `control`. The rings have so many bytes, and room for some of the largest frames at least.
 pub(super) fn connect(
     mac: [u8; 6],
     mtu: usize,
+    ring: usize,
     control: &LoopWaker,
     plane: &LoopWaker,
 ) -> (PuntPort, PuntQueue) {
     let longest = mtu + 18;
-    let ring = RING.max(4 * longest);
+    let ring = ring.max(4 * longest);
     let (to_control, from_plane) = frame_ring(ring);
     let (to_plane, from_control) = frame_ring(ring);
     let shared = Arc::new(Shared { link: AtomicBool::new(true), dropped: AtomicU64::new(0) });
@@ -159,7 +160,7 @@ impl Port for PuntPort {
     }
 
     fn counters(&self) -> PortCounters {
-        self.counters
+        PortCounters { rx_missed: self.dropped(), ..self.counters }
     }
 }
 

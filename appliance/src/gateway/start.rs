@@ -261,11 +261,17 @@ impl Gateway {
             networks.push(Network::new(&slot, index, config, shared, rng.next_u64(), now));
             ports.push(slot);
         }
-        let own_ports: Vec<usize> = loops.own.iter().map(|(index, _)| *index).collect();
+        let mut own_ports: Vec<usize> = loops.own.iter().map(|(index, _)| *index).collect();
         let mut devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
         let rdma_stack =
             config.roce.enabled.then(|| RdmaStack::new(config, &devices, ntrdma, &mut *rng));
         let mut rdma_stack = rdma_stack.flatten();
+        // Behind those that RDMA is on.
+        for (index, port) in loops.forwarding.drain(..) {
+            ports[index].forwarding = Some(devices.len());
+            own_ports.push(index);
+            devices.push(port);
+        }
         if let Some(rdma_stack) = &mut rdma_stack {
             cards.give(&mut rdma_stack.providers);
         }
@@ -302,7 +308,7 @@ impl Gateway {
                 mentioned.is_some_and(|mentioned| core::ptr::eq(mentioned, net))
             };
             let (_, slot) = ports.iter().enumerate().find(is_it)?;
-            Some(slot.place).filter(|_| slot.punt_port.is_none())
+            if slot.punt_port.is_none() { Some(slot.place) } else { slot.forwarding }
         };
         let mut arena = platform.arena().share();
         let udp_engines =

@@ -233,6 +233,10 @@ impl State {
         match self.workers.iter_mut().find(|worker| worker.core == core) {
             None => self.plane.set_addresses(place, local),
             Some(worker) => {
+                let forwarding = self.ports[port].forwarding;
+                if let Some(slot) = forwarding.and_then(|place| self.plane.ports.get_mut(place)) {
+                    slot.local = local.clone();
+                }
                 let local = local.clone();
                 return worker.tell(move |plane| plane.set_addresses(place, &local));
             }

@@ -68,9 +68,11 @@ impl Web<'_> {
             return Response::error(Status::UNAVAILABLE);
         }
         log::info!("http from {}: reads the capture", request.from);
-        // Only this loop's ports are captured, by their places.
+        // Only this loop's ports are captured, by their places; behind them are those by which engines over UDP reach
+        // others'.
         let own = state.ports.iter().filter(|slot| slot.punt_port.is_none());
-        let frames = own.map(|slot| (slot.name.clone(), LinkType::Ethernet));
+        let forwarding = state.ports.iter().filter(|slot| slot.forwarding.is_some());
+        let frames = own.chain(forwarding).map(|slot| (slot.name.clone(), LinkType::Ethernet));
         // Behind those of frames, as the loop numbers them.
         let messages = state.plane.rapidio.iter();
         let messages = messages.map(|port| (port.name.clone(), LinkType::RapidIo));

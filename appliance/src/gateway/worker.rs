@@ -4,6 +4,7 @@
 //! that nobody waits for it.
 
 use super::NAP;
+use super::forwarding::Forwarded;
 use super::loop_waker::LoopWaker;
 use super::plane::{DataPlane, PlaneReport, Settings};
 use super::ports::PlanePort;
@@ -57,11 +58,47 @@ pub(super) struct Orders {
     board: Board,
 }
 
+/// A port of the loop.
+pub(super) struct Dealt {
+    pub name: String,
+    pub port: Box<dyn Port + Send>,
+    pub punt_queue: PuntQueue,
+    pub forwarded: Option<Forwarded>,
+}
+
+/// Where frames go that are not the loop's.
+struct Ways {
+    /// To the control plane.
+    punt_queue: PuntQueue,
+    /// To engines over UDP.
+    forwarded: Option<Forwarded>,
+}
+
+impl Ways {
+    fn push(&mut self, frame: &[u8]) {
+        match &mut self.forwarded {
+            Some(forwarded) if forwarded.takes(frame) => forwarded.queue.push(frame),
+            _ => self.punt_queue.push(frame),
+        }
+    }
+
+    fn queues_mut(&mut self) -> impl Iterator<Item = &mut PuntQueue> {
+        let forwarded = self.forwarded.as_mut().map(|forwarded| &mut forwarded.queue);
+        [Some(&mut self.punt_queue), forwarded].into_iter().flatten()
+    }
+
+    /// Whether the first loop has sent something for which the port has room, as far as it can tell.
+    fn pending(&self, has_room: bool) -> bool {
+        let forwarded = self.forwarded.as_ref().map(|forwarded| &forwarded.queue);
+        let mut all = [Some(&self.punt_queue), forwarded].into_iter().flatten();
+        all.any(|queue| queue.pending(has_room))
+    }
+}
+
 /// What a loop starts with; moved to its core, where the plane is made.
 pub(super) struct Start {
     pub settings: Settings,
-    /// Each with its name.
-    pub ports: Vec<(String, Box<dyn Port + Send>, PuntQueue)>,
+    pub ports: Vec<Dealt>,
     pub orders: Orders,
     pub waker: LoopWaker,
 }
@@ -112,7 +149,7 @@ struct Loop {
     core: Box<dyn Core>,
     plane: DataPlane,
     /// By place of the port.
-    punt_queues: Vec<PuntQueue>,
+    ways: Vec<Ways>,
     orders: Orders,
     /// When it tells of itself next.
     report_due: Instant,
@@ -123,14 +160,14 @@ struct Loop {
 impl Loop {
     fn new(start: Start, core: Box<dyn Core>) -> Self {
         let echo = start.settings.config.services.udp_echo;
-        let made = |(name, port, queue): (String, Box<dyn Port + Send>, PuntQueue)| {
-            (PlanePort::new(name, port, echo), queue)
+        let made = |Dealt { name, port, punt_queue, forwarded }| {
+            (PlanePort::new(name, port, echo), Ways { punt_queue, forwarded })
         };
-        let (ports, punt_queues): (Vec<_>, _) = start.ports.into_iter().map(made).unzip();
+        let (ports, ways): (Vec<_>, _) = start.ports.into_iter().map(made).unzip();
         let plane = DataPlane::new(start.settings, ports, core.now());
         let report_due = Instant::ZERO;
         let (rows_told, waker) = (RowsTold::default(), start.waker);
-        Loop { core, plane, punt_queues, orders: start.orders, report_due, rows_told, waker }
+        Loop { core, plane, ways, orders: start.orders, report_due, rows_told, waker }
     }
 
     fn run(mut self) -> ! {
@@ -165,19 +202,21 @@ impl Loop {
 
     /// One round of all stages; whether there was any work.
     fn round(&mut self, now: Instant) -> bool {
-        let (plane, punt_queues) = (&mut self.plane, &mut self.punt_queues);
+        let (plane, ways) = (&mut self.plane, &mut self.ways);
         let mut ordered = 0;
         while let Ok(order) = self.orders.orders.pop() {
             order(plane);
             ordered += 1;
         }
-        let received = plane.receive(now, |place, frame| punt_queues[place].push(frame));
+        let received = plane.receive(now, |place, frame| ways[place].push(frame));
         let served = plane.serve(now);
         plane.free_retired(now);
         let mut sent = plane.transmit_fabric(now);
-        for (place, punt_queue) in punt_queues.iter_mut().enumerate() {
-            sent += plane.transmit_for_control(place, punt_queue, now);
-            punt_queue.flush();
+        for (place, ways) in ways.iter_mut().enumerate() {
+            for queue in ways.queues_mut() {
+                sent += plane.transmit_for_control(place, queue, now);
+                queue.flush();
+            }
         }
         plane.flush();
         let counters = &mut plane.pace.counters;
@@ -209,9 +248,8 @@ impl Loop {
 
     /// Whether the control plane wants something.
     fn has_orders(&self) -> bool {
-        let mut queues = self.punt_queues.iter().zip(&self.plane.ports);
-        !self.orders.orders.is_empty()
-            || queues.any(|(queue, slot)| queue.pending(slot.port.has_room()))
+        let mut all = self.ways.iter().zip(&self.plane.ports);
+        !self.orders.orders.is_empty() || all.any(|(ways, slot)| ways.pending(slot.port.has_room()))
     }
 }
 

@@ -118,7 +118,10 @@ const MODELS_AND_CAPTURES: &[Purpose] = &[
 ];
 /// The image and Linux guests.
 const INTEROP: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest];
-/// Likewise, and `./isthmus run` on a network of Linux's own.
+/// The image, Linux guests, and Open MPI's own usNIC.
+const OPEN_MPI_AND_GUESTS: &[Purpose] =
+    &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::OpenMpi];
+/// The image, Linux guests, and `./isthmus run` on a network of Linux's own.
 const STORAGE: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Networks];
 /// What the image captured is read with tshark.
@@ -185,6 +188,7 @@ pub(super) const SUITES: &[Suite] = &[
     long_suite("relay"),
     long_suite("messaging"),
     long_suite("smc_scale"),
+    Suite { uses: OPEN_MPI_AND_GUESTS, ..long_suite("usnic_guests") },
     long_suite("perf_tools"),
     interop_suite("perf"),
     long_suite("perf_lossy"),

@@ -58,8 +58,7 @@ impl Search<'_> {
 }
 
 fn weight(left: &Modex, right: &Modex) -> u64 {
-    let subnet = |modex: &Modex| modex.address.to_bits() & modex.netmask.to_bits();
-    let together = left.netmask == right.netmask && subnet(left) == subnet(right);
+    let together = left.is_together_with(right);
     let speed = u64::from(left.link_speed.min(right.link_speed) / 1000).min(255);
     u64::from(together) << 48 | speed << 40 | 1 << 32
 }

@@ -21,8 +21,27 @@ impl Stripe {
         Stripe { endpoints: endpoints.to_vec(), last: 0 }
     }
 
+    /// Adds an endpoint, with the speed of its link in Mb/s.
+    pub fn add(&mut self, endpoint: EndpointId, speed: u32) {
+        self.endpoints.push((endpoint, speed));
+    }
+
+    /// Takes an endpoint out. What was sent over it is not sent over others.
+    pub fn remove(&mut self, endpoint: EndpointId) {
+        self.endpoints.retain(|(other, _)| *other != endpoint);
+        self.last = 0;
+    }
+
+    /// The endpoints.
+    pub fn endpoints(&self) -> impl ExactSizeIterator<Item = EndpointId> + '_ {
+        self.endpoints.iter().map(|(endpoint, _)| *endpoint)
+    }
+
     /// The endpoint over which `bytes` bytes are sent first, of those that are open. Of equal ones, they take turns.
     pub fn choose(&mut self, engine: &Engine, bytes: usize) -> Option<EndpointId> {
+        if let [(only, _)] = *self.endpoints {
+            return Some(only).filter(|&only| engine.state(only) == Some(State::Open));
+        }
         let count = self.endpoints.len();
         let ahead = (1..=count).map(|n| (self.last + n) % count);
         let times = ahead.filter_map(|number| {

@@ -35,3 +35,4 @@ mod smc_scenarios;
 mod smc_version1;
 mod storage;
 mod storage_cores;
+mod usnic_guests;

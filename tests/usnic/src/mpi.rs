@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use usnic::wire::modex::Modex;
 
-use crate::stock::{built, components};
+use crate::stock::{built, components, modexes};
 
 /// How long a step of the job's start and end may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -34,14 +34,14 @@ pub struct Job {
     _directory: TempDir,
     /// Who we are in it.
     pub name: Sender,
-    /// The other ranks.
+    /// The other ranks, each as often as it has interfaces.
     pub peers: Vec<(Modex, Sender)>,
 }
 
 impl Job {
-    /// Starts `mpiecho` with these words as rank 0, over an interface with this MTU; we are rank 1, with this modex.
-    /// Its MPI_Init returns when [`Job::ready`] was said.
-    pub fn start(ours: &Modex, interface: &str, mtu: u16, words: &[&str]) -> Result<Job> {
+    /// Starts `mpiecho` with these words as rank 0, over an interface with this MTU, or over several; we are rank 1, with
+    /// these modexes. Its MPI_Init returns when [`Job::ready`] was said.
+    pub fn start(ours: &[Modex], interface: &str, mtu: u16, words: &[&str]) -> Result<Job> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("courier");
         let listener = UnixListener::bind(&path)?;
@@ -71,14 +71,16 @@ impl Job {
         let (name, peers) = (0, Vec::new());
         let mut job =
             Job { mpirun, courier, lines, said, complaints, _directory: directory, name, peers };
+        let ours: String = ours.iter().map(Modex::to_string).collect();
         writeln!(job.courier, "modex {ours}")?;
         loop {
             let line = job.lines.recv_timeout(PATIENCE).context("the courier says nothing")?;
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
                 ["name", number, rank] => job.name = sender(number, rank)?,
-                ["peer", modex, number, rank] => {
-                    job.peers.push((modex.parse()?, sender(number, rank)?));
+                ["peer", records, number, rank] => {
+                    let name = sender(number, rank)?;
+                    job.peers.extend(modexes(records)?.into_iter().map(|modex| (modex, name)));
                 }
                 ["go"] => break,
                 _ => bail!("the courier says {line:?}"),

@@ -12,20 +12,44 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 pub const TAP: &str = "tap0";
 /// The address of this end, on the network of the appliance's.
 pub const ADDRESS: &str = "10.9.0.2";
+/// A second device, and its address, on a network of its own.
+pub const SECOND_TAP: &str = "tap1";
+/// See [`SECOND_TAP`].
+pub const SECOND_ADDRESS: &str = "10.8.0.2";
+/// Both, as peers name them.
+pub const BOTH_TAPS: &str = "tap0,tap1";
 
 /// The interface to give to the machine.
 pub fn nic() -> Nic {
     Nic::Tap { name: TAP.into() }
 }
 
+/// That of the second device.
+pub fn second_nic() -> Nic {
+    Nic::Tap { name: SECOND_TAP.into() }
+}
+
 /// Runs `f` in a namespace with [`TAP`], in a thread of its own. Whatever it starts is in there as well.
 pub fn within<T: Send>(mtu: u16, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     alone(|| {
-        ip(&format!("tuntap add dev {TAP} mode tap"))?;
-        ip(&format!("link set {TAP} mtu {mtu} up"))?;
-        ip(&format!("addr add {ADDRESS}/24 dev {TAP}"))?;
+        add(TAP, ADDRESS, mtu)?;
         f()
     })
+}
+
+/// Likewise with [`SECOND_TAP`] beside it.
+pub fn within_two<T: Send>(mtu: u16, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    alone(|| {
+        add(TAP, ADDRESS, mtu)?;
+        add(SECOND_TAP, SECOND_ADDRESS, mtu)?;
+        f()
+    })
+}
+
+fn add(tap: &str, address: &str, mtu: u16) -> Result<()> {
+    ip(&format!("tuntap add dev {tap} mode tap"))?;
+    ip(&format!("link set {tap} mtu {mtu} up"))?;
+    ip(&format!("addr add {address}/24 dev {tap}"))
 }
 
 /// Likewise in one where there is a bridge, and these tap devices at it.

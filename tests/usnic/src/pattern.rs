@@ -7,8 +7,11 @@ fn byte(seed: u32, i: usize) -> u8 {
 
 /// Message number `number`, of `length` bytes: both little-endian in the first eight, as far as these reach.
 pub fn message(number: u32, length: usize) -> Vec<u8> {
+    let mut bytes = put(number, length);
     let head = [number.to_le_bytes(), (length as u32).to_le_bytes()].concat();
-    (0..length).map(|i| head.get(i).copied().unwrap_or_else(|| byte(number, i))).collect()
+    let reaches = length.min(head.len());
+    bytes[..reaches].copy_from_slice(&head[..reaches]);
+    bytes
 }
 
 /// Whether a message is as it should be: its number, as far as that is in it.

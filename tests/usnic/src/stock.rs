@@ -22,15 +22,25 @@ pub struct Options {
     pub isn: Option<u16>,
     /// Bytes that it sends as one fragment; else 150 KiB.
     pub eager_limit: Option<usize>,
-    /// Which interface it uses.
+    /// Which interface it uses, or several with commas between.
     pub interface: &'static str,
     /// Thousandths of the datagrams that arrive there which are lost, and by which seed.
     pub loss: (u32, u64),
+    /// How long it waits for an ACK, if that is not to be 5 ms.
+    pub retransmit: Option<Duration>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { rank: 1, mtu: 1500, isn: None, eager_limit: None, interface: "lo", loss: (0, 0) }
+        Options {
+            rank: 1,
+            mtu: 1500,
+            isn: None,
+            eager_limit: None,
+            interface: "lo",
+            loss: (0, 0),
+            retransmit: None,
+        }
     }
 }
 
@@ -41,8 +51,10 @@ pub struct Stock {
     answers: Receiver<String>,
     /// Its socket of the connectivity checker is in there.
     _directory: TempDir,
-    /// How its interface is described.
+    /// How its interface is described, the first of several.
     pub modex: Modex,
+    /// All of them.
+    pub modexes: Vec<Modex>,
     /// Who it says it is.
     pub sender: u64,
 }
@@ -85,6 +97,12 @@ pub(crate) fn built() -> Result<PathBuf> {
     Ok(directory)
 }
 
+/// Reads a modex of several interfaces.
+pub fn modexes(text: &str) -> Result<Vec<Modex>> {
+    let records = text.as_bytes().chunks(2 * usnic::wire::modex::LENGTH);
+    records.map(|record| Ok(std::str::from_utf8(record)?.parse()?)).collect()
+}
+
 /// The names of what the stock BTL counts of packets (`btl_usnic_stats.h`), in its order.
 pub fn statistics() -> Result<Vec<String>> {
     let directory = built()?;
@@ -115,6 +133,9 @@ impl Stock {
         }
         if let Some(limit) = options.eager_limit {
             command.env("OMPI_MCA_btl_usnic_eager_limit", limit.to_string());
+        }
+        if let Some(time) = options.retransmit {
+            command.env("OMPI_MCA_btl_usnic_retrans_timeout", time.as_micros().to_string());
         }
         let components = components()?;
         let components = format!("{}:{}", components.display(), directory.display());
@@ -154,12 +175,14 @@ impl Stock {
                 max_message: 0,
                 isn: 0,
             },
+            modexes: Vec::new(),
             sender: 1 << 32 | u64::from(options.rank),
         };
         let modex =
             stock.wait("modex", Duration::from_secs(60), || std::thread::sleep(A_MOMENT))?;
         let text = modex.split(' ').nth(1).context("btlpeer's modex")?;
-        stock.modex = text.parse()?;
+        stock.modexes = modexes(text)?;
+        stock.modex = *stock.modexes.first().context("btlpeer has no interface")?;
         Ok(stock)
     }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use usnic::ob1::{self, Rank};
 use usnic::wire::header::{Header, Kind, Layout, MAX_HEADER};
 use usnic::wire::ping::{Ping, Version};
-use usnic::{EndpointConfig, Failure, State};
+use usnic::{EndpointConfig, Failure, State, Stripe};
 use usnic_tests::faults::Rates;
 use usnic_tests::host::Host;
 use usnic_tests::mpi::Job;
@@ -278,7 +278,7 @@ fn a_rank(mtu: u16) -> Result<()> {
     let ours = host.engine.modex(0).context("there is an interface")?;
     let sizes = ["0", "1", "13", "1000", "1426", "1427", "5000", "65536", "153586", "153600"];
     let words = [&["2"][..], &sizes, &["160000", "1048576", "16777216", "67108864"]].concat();
-    let mut job = Job::start(&ours, "lo", mtu, &words)?;
+    let mut job = Job::start(&[ours], "lo", mtu, &words)?;
     let mut budget = ob1::budget(ob1::MEMORY);
     let all = budget.free();
     let &(modex, peer) = job.peers.first().context("there is another rank")?;
@@ -286,6 +286,7 @@ fn a_rank(mtu: u16) -> Result<()> {
     let now = host.now();
     let endpoint = host.engine.add_endpoint(&config, now)?;
     let mut rank = Rank::new(job.name, &budget);
+    let mut paths = Stripe::new(&[(endpoint, ours.link_speed)]);
     job.ready()?;
     let end = Instant::now() + Duration::from_secs(300);
     while !job.is_over()? {
@@ -295,7 +296,8 @@ fn a_rank(mtu: u16) -> Result<()> {
             let taken = rank.take(&mut host.engine, message, &mut budget);
             taken.map_err(|why| anyhow!("refused: {why}"))?;
         }
-        rank.send(&mut host.engine, endpoint, &mut budget, now);
+        rank.hear(&mut host.engine, endpoint, &mut budget);
+        rank.send(&mut host.engine, &mut paths, now);
         let state = host.engine.state(endpoint);
         ensure!(state == Some(State::Open) && Instant::now() < end, "{state:?} {rank:?}");
     }

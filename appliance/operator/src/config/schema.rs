@@ -238,13 +238,18 @@ impl Config {
 
     /// The same, if the document mentions the interface.
     pub fn mentioned_net(&self, index: usize, mac: [u8; 6], location: &str) -> Option<&Net> {
+        self.net.get(self.number_of_net(index, mac, location)?)
+    }
+
+    /// The number by which the document has an interface, if it mentions that.
+    pub fn number_of_net(&self, index: usize, mac: [u8; 6], location: &str) -> Option<usize> {
         let matches = |(place, net): &(usize, &Net)| match (&net.device, net.mac, net.index) {
             (Some(device), ..) => device.is_port(index, location, mac),
             (None, Some(wanted), _) => wanted.0 == mac,
             (None, None, Some(wanted)) => usize::from(wanted) == index,
             (None, None, None) => *place == index,
         };
-        self.net.iter().enumerate().find(matches).map(|(_, net)| net)
+        self.net.iter().enumerate().find(matches).map(|(number, _)| number)
     }
 
     /// What has no `hosts`, by its path or name: every host may use it. Bridges have one peer, whom their keys name.

@@ -208,6 +208,18 @@ fn ports(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         let count = slot.punt_port.as_ref().map_or(0, PuntPort::dropped);
         dropped.sample(&[("port", &slot.name)], count)?;
     }
+    // Most machines have no engine over UDP at a port of another loop.
+    if state.ports.iter().any(|slot| slot.forwarding.is_some()) {
+        let mut dropped = w.counter(
+            "isthmus_port_forwarding_dropped_total",
+            "Datagrams for an engine over UDP that found no room on their way from the port's loop.",
+        )?;
+        for slot in &state.ports {
+            let port = slot.forwarding.and_then(|place| state.plane.ports.get(place));
+            let Some(port) = port else { continue };
+            dropped.sample(&[("port", &slot.name)], port.port.counters().rx_missed)?;
+        }
+    }
     let mut size = w.gauge("isthmus_disk_size_bytes", "Capacity of the disk.")?;
     for slot in &state.disks {
         size.sample(&[("disk", &slot.name)], slot.geometry.sectors.saturating_mul(512))?;

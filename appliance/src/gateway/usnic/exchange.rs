@@ -52,6 +52,14 @@ impl Origin {
         matches!(self, Origin::Came(..))
     }
 
+    /// The host that has told of it, if it has come by itself.
+    pub fn told_by(&self) -> Option<Ipv4Addr> {
+        match self {
+            Origin::Came(_, by) => Some(*by),
+            Origin::Configured | Origin::Asked(_) => None,
+        }
+    }
+
     /// The connection that its endpoint lives as long as.
     pub fn connection(&self) -> Option<u64> {
         match self {
@@ -114,6 +122,7 @@ impl Usnic {
         if !Hosts::new(interface.config.hosts.clone()).admits(IpAddr::V4(from)) {
             return Err((Refused::NotAdmitted, NotAdmitted::Hosts(from).to_string()));
         }
+        let number = self.paired(number, &modex);
         let taken = self.peers.iter().position(|peer| shares_ports(peer, number, &modex));
         match taken.and_then(|place| self.peers.get(place)).map(|peer| (peer, &peer.origin)) {
             // It has begun anew, and its old connection has not noticed.
@@ -153,10 +162,10 @@ impl Usnic {
         let told = config::usnic::Peer {
             name,
             sender: config::usnic::Sender(record.sender),
-            modex: Some(modex),
+            modex: Some(config::usnic::PeerModex(vec![modex])),
             rendezvous: None,
         };
-        let mut peer = Peer::new(number, told);
+        let mut peer = Peer::new(number, told, Some(modex));
         peer.origin = Origin::Came(connection, from);
         self.admit(&mut peer, config, now).map_err(|why| {
             let code = match &why {
@@ -222,6 +231,18 @@ impl Usnic {
         self.peers.insert(place, peer);
         self.index();
         made
+    }
+
+    /// Which interface of ours goes with a peer's: the one that was asked, unless another in the peer's network can be
+    /// asked as well, and is the same process's. So one host can tell of a process that has several.
+    fn paired(&self, asked: usize, modex: &Modex) -> usize {
+        let fits = |one: &Interface| one.ours.modex().is_together_with(modex);
+        let Some(known) = self.interfaces.get(asked).filter(|one| !fits(one)) else { return asked };
+        let sender = known.config.sender;
+        let is_it = |one: &Interface| {
+            one.config.rendezvous.is_some() && one.config.sender == sender && fits(one)
+        };
+        self.interfaces.iter().position(is_it).unwrap_or(asked)
     }
 
     fn drop_peer(&mut self, place: Option<usize>) {

@@ -5,6 +5,7 @@ mod exchange;
 mod mpi_mirror;
 mod orders;
 mod peers;
+mod process;
 mod report;
 mod services;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use net::datagram::Datagram;
 use net::refusal::{Refusal, Refusals};
 use orders::Order;
 use peers::Peer;
+use process::Process;
 use rand_core::RngCore;
 use usnic::ob1::{self, Budget};
 use usnic::wire::header::MAX_HEADER;
@@ -62,6 +64,8 @@ pub(super) struct Usnic {
     engine: Engine,
     interfaces: Vec<Interface>,
     peers: Vec<Peer>,
+    /// What peers are, by place.
+    processes: Vec<Option<Process>>,
     /// Places in `peers`, in the order of the endpoints.
     by_endpoint: Vec<(EndpointId, usize)>,
     arena: Arena,
@@ -113,6 +117,7 @@ impl Usnic {
             engine: Engine::new(limits, memory, rng.next_u64(), now),
             interfaces: Vec::new(),
             peers: Vec::new(),
+            processes: Vec::new(),
             by_endpoint: Vec::new(),
             arena: arena.share(),
             refusals: Refusals::default(),
@@ -282,6 +287,11 @@ impl UdpEngine for Usnic {
 }
 
 impl Usnic {
+    /// The process that a peer is.
+    fn process_of(&self, peer: &Peer) -> Option<&Process> {
+        self.processes.get(peer.process?)?.as_ref()
+    }
+
     #[cold]
     fn refuse(&mut self, from: SocketAddrV4, to: SocketAddrV4) {
         self.refusals.push(Refusal {

@@ -87,16 +87,17 @@ impl Usnic {
     ) -> Result<Managed, String> {
         let peer = &self.peers[place];
         let name = peer.config.name.to_string();
-        let part = peer.part_of_sink(number(offset)?, number(length)?)?;
+        let part = self.part_of_sink(peer, number(offset)?, number(length)?)?;
         let endpoint = peer.endpoint.ok_or("the peer has no endpoint")?;
-        if peer.mirror.is_some() || self.ends.has(endpoint) {
+        let mirrors = self.process_of(peer).is_some_and(|process| process.mirror.is_some());
+        if mirrors || self.ends.has(endpoint) {
             return Err(format!("{name} is the other end of a rule, or of mpi-mirror"));
         }
         let digits = address.strip_prefix("0x");
         let to = digits.map_or_else(|| address.parse(), |digits| u64::from_str_radix(digits, 16));
         let to = to.map_err(|_| format!("{address:?} is no address"))?;
         let length = part.len();
-        let cookie = self.peers[place].inbox.next_put();
+        let cookie = self.peers[place].counts.next_put();
         self.engine.permit_put(endpoint, to, length as u64);
         let sent = self.engine.put(endpoint, to, [part, Window::empty()], cookie, now);
         sent.map_err(|why| why.to_string())?;
@@ -117,7 +118,7 @@ impl Usnic {
     fn news_of_put(&mut self, length: usize, cookie: u64, time: Duration) -> Option<Progress> {
         let Order { name, endpoint, .. } = self.order.as_ref()?;
         let place = self.place_of_endpoint(*endpoint);
-        let ended = place.and_then(|place| self.peers.get(place)?.inbox.end_of_put(cookie));
+        let ended = place.and_then(|place| self.peers.get(place)?.counts.end_of_put(cookie));
         let is_open = self.engine.state(*endpoint) == Some(State::Open);
         let told = match ended {
             Some(true) => Ok(format!(
@@ -172,22 +173,21 @@ impl Usnic {
             [offset, length] => (number(offset)?, number(length)?),
             _ => return Err("accepted: PEER, or PEER OFFSET LENGTH".into()),
         };
-        let part = peer.part_of_sink(offset, length)?;
+        let part = self.part_of_sink(peer, offset, length)?;
         let mut digest = CRC32.digest();
         part.for_each_block(|block| digest.update(block));
         let crc = digest.finalize();
         Ok(Managed::Told(format!("crc32 {crc:08x} of {length} bytes from {offset}\n")))
     }
+
+    /// A part of the memory that a peer can PUT into.
+    fn part_of_sink(&self, peer: &Peer, offset: usize, length: usize) -> Result<Window, String> {
+        let sink = self.process_of(peer).and_then(|process| process.sink);
+        let sink = sink.ok_or("it cannot PUT: `put-sink` is not among the services")?;
+        sink.slice(offset, length).ok_or_else(|| format!("there are {SINK} bytes"))
+    }
 }
 
 fn number(word: &str) -> Result<usize, String> {
     word.parse().map_err(|_| format!("{word:?} is no number"))
-}
-
-impl Peer {
-    /// A part of the memory that it can PUT into.
-    fn part_of_sink(&self, offset: usize, length: usize) -> Result<Window, String> {
-        let sink = self.sink.ok_or("it cannot PUT: `put-sink` is not among the services")?;
-        sink.slice(offset, length).ok_or_else(|| format!("there are {SINK} bytes"))
-    }
 }

@@ -1,17 +1,18 @@
 //! Peers: whom the configuration has, and who has come by rendezvous; each with its endpoint, if it may have one.
 
+use super::Usnic;
 use super::exchange::Origin;
-use super::services::Inbox;
-use super::{SINK, SINK_ADDRESS, Usnic};
+use super::process::Identity;
+use super::services::Counts;
 use crate::config::usnic::Service;
 use crate::config::{self, Config};
 use core::net::{IpAddr, Ipv4Addr};
-use drivers::hal::{Arena, Instant, Window};
+use drivers::hal::Instant;
 use messaging::usnic::PeerEnd;
 use net::hosts::Hosts;
-use usnic::ob1::{self, Rank};
+use usnic::ob1;
 use usnic::wire::modex::Modex;
-use usnic::{BadConfig, EndpointConfig, EndpointId, Engine};
+use usnic::{BadConfig, Delivery, EndpointConfig, EndpointId};
 
 /// A peer.
 pub(super) struct Peer {
@@ -25,11 +26,9 @@ pub(super) struct Peer {
     pub endpoint: Option<EndpointId>,
     /// Why not.
     pub not_admitted: Option<String>,
-    pub inbox: Inbox,
-    /// The rank of MPI that we are towards it.
-    pub mirror: Option<Box<Rank>>,
-    /// Where it can PUT.
-    pub sink: Option<Window>,
+    pub counts: Counts,
+    /// The process that it is, if it has an endpoint.
+    pub process: Option<usize>,
 }
 
 impl Usnic {
@@ -54,13 +53,21 @@ impl Usnic {
         for (number, config) in wanted {
             let known = |peer: &Peer| peer.interface == number && peer.config == config;
             if !self.peers.iter().any(known) {
-                let mut peer = Peer::new(number, config);
+                let mut peer = self.new_peer(number, config);
                 self.admit_known(&mut peer, now);
                 self.peers.push(peer);
             }
         }
         self.exchanges.has_news = true;
         self.index();
+    }
+
+    /// A peer as it is configured, without an endpoint.
+    fn new_peer(&self, interface: usize, config: config::usnic::Peer) -> Peer {
+        let ours = self.interfaces.get(interface).map(|interface| interface.ours.modex());
+        let theirs = config.modex.as_ref().zip(ours.as_ref());
+        let modex = theirs.and_then(|(theirs, ours)| theirs.at(ours));
+        Peer::new(interface, config, modex)
     }
 
     /// Makes the endpoint of a peer whose modex is configured, if it may be one.
@@ -83,9 +90,10 @@ impl Usnic {
         config: EndpointConfig,
         now: Instant,
     ) -> Result<(), NotAdmitted> {
-        let Usnic { engine, interfaces, arena, memory, budget, .. } = self;
+        let Usnic { engine, interfaces, memory, .. } = self;
         let Some(interface) = interfaces.get(config.interface) else { return Ok(()) };
-        let mirrors = interface.config.services.contains(&Service::MpiMirror);
+        let services = &interface.config.services;
+        let mirrors = services.contains(&Service::MpiMirror);
         let config = if mirrors { ob1::endpoint(config, *memory) } else { config };
         let address = config.modex.address;
         if !Hosts::new(interface.config.hosts.clone()).admits(IpAddr::V4(address)) {
@@ -95,14 +103,18 @@ impl Usnic {
         peer.endpoint = Some(endpoint);
         peer.modex = Some(config.modex);
         peer.not_admitted = None;
-        if interface.config.services.contains(&Service::PutSink) {
-            peer.sink = grant_sink(engine, endpoint, arena, &peer.config);
-        }
-        if mirrors {
-            peer.mirror = Some(Box::new(Rank::new(config.sender, budget)));
-        } else {
-            peer.inbox.reserve();
-        }
+        let identity = Identity {
+            ours: config.sender,
+            theirs: config.peer_sender,
+            told_by: peer.origin.told_by(),
+            services: services.clone(),
+            tag: interface.config.tag,
+        };
+        // What is not known is as fast as what is.
+        let speeds = [interface.ours.link_speed, config.modex.link_speed];
+        let speed = speeds.into_iter().filter(|&speed| speed > 0).min().unwrap_or(10_000);
+        let path = (endpoint, speed);
+        peer.process = Some(self.join(identity, config.interface, path, &peer.config));
         Ok(())
     }
 
@@ -113,13 +125,8 @@ impl Usnic {
 
     /// Ends a peer's endpoint.
     pub(super) fn give_up(&mut self, peer: &mut Peer) {
-        peer.clear(&mut self.engine, &mut self.budget);
-        if let Some(endpoint) = peer.endpoint.take() {
-            self.ends.forget(&mut self.engine, endpoint);
-            self.engine.remove(endpoint);
-        }
-        if let Some(sink) = peer.sink.take() {
-            self.arena.free(sink);
+        if let (Some(endpoint), Some(process)) = (peer.endpoint.take(), peer.process.take()) {
+            self.leave(process, endpoint);
         }
     }
 
@@ -133,7 +140,7 @@ impl Usnic {
         let has_come = old.origin.has_come();
         self.remove(old);
         if !has_come {
-            let mut new = Peer::new(interface, config);
+            let mut new = self.new_peer(interface, config);
             self.admit_known(&mut new, now);
             self.peers.insert(place, new);
         }
@@ -148,7 +155,7 @@ impl Usnic {
 
     /// Makes the index of endpoints anew, and tells rules of the peers.
     pub(super) fn index(&mut self) {
-        let Usnic { interfaces, peers, by_endpoint, ends, .. } = self;
+        let Usnic { engine, interfaces, peers, by_endpoint, ends, .. } = self;
         by_endpoint.clear();
         for (place, peer) in peers.iter().enumerate() {
             if let Some(endpoint) = peer.endpoint {
@@ -162,31 +169,21 @@ impl Usnic {
                 interface: interface.name.to_string(),
                 peer: peer.config.name.to_string(),
                 endpoint: peer.endpoint,
+                others: peers
+                    .iter()
+                    .filter(|other| {
+                        other.process == peer.process && other.endpoint != peer.endpoint
+                    })
+                    .filter_map(|other| other.endpoint)
+                    .collect(),
                 tag: interface.tag,
             })
         };
         ends.set_peers(&peers.iter().filter_map(end).collect::<Vec<_>>());
-    }
-}
-
-/// Lets a peer PUT into memory of its own.
-fn grant_sink(
-    engine: &mut Engine,
-    endpoint: EndpointId,
-    arena: &mut Arena,
-    peer: &config::usnic::Peer,
-) -> Option<Window> {
-    let Some(memory) = arena.alloc(SINK, 4096) else {
-        log::error!("usnic peer {}: no memory is left that it could PUT into", peer.name.as_str());
-        return None;
-    };
-    memory.fill(0);
-    match engine.grant(endpoint, SINK_ADDRESS, memory) {
-        Ok(()) => Some(memory),
-        Err(why) => {
-            log::error!("usnic peer {}: {why}", peer.name.as_str());
-            arena.free(memory);
-            None
+        // One that was made anew is a rule's as the old one was.
+        let of_rules = peers.iter().filter_map(|peer| peer.endpoint);
+        for endpoint in of_rules.filter(|endpoint| ends.has(*endpoint)) {
+            engine.set_delivery(endpoint, Delivery::InOrder);
         }
     }
 }
@@ -209,19 +206,18 @@ impl core::fmt::Display for NotAdmitted {
 }
 
 impl Peer {
-    /// As it is configured, without an endpoint.
-    pub fn new(interface: usize, config: config::usnic::Peer) -> Peer {
+    /// With this modex, if that is known, and without an endpoint.
+    pub fn new(interface: usize, config: config::usnic::Peer, modex: Option<Modex>) -> Peer {
         let asked = config.rendezvous.is_some();
         Peer {
             interface,
             origin: if asked { Origin::asked() } else { Origin::Configured },
-            modex: config.modex,
+            modex,
             config,
             endpoint: None,
             not_admitted: None,
-            inbox: Inbox::default(),
-            mirror: None,
-            sink: None,
+            counts: Counts::default(),
+            process: None,
         }
     }
 }

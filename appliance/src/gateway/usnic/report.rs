@@ -142,7 +142,8 @@ impl Usnic {
             (_, _, true) => "answered",
         };
         let sink = |sink: Window| format!("{SINK_ADDRESS:#x}, {} bytes", sink.len());
-        let inbox = &peer.inbox;
+        let counts = &peer.counts;
+        let process = self.process_of(peer);
         let mut told: Vec<(_, Value)> = vec![
             ("name".into(), Value::display(&peer.config.name)),
             ("sender".into(), Value::display(peer.config.sender)),
@@ -153,15 +154,22 @@ impl Usnic {
             ("priority_port".into(), port(|modex| modex.priority_port)),
             ("ping_port".into(), port(|modex| modex.ping_port)),
             ("pings".into(), pings.into()),
-            ("put_sink".into(), peer.sink.map(sink).into()),
+            ("put_sink".into(), process.and_then(|process| process.sink).map(sink).into()),
             ("window".into(), window.into()),
             ("backlog_bytes".into(), backlog.into()),
-            ("messages".into(), inbox.messages.into()),
-            ("bytes".into(), inbox.bytes.into()),
-            ("echoed".into(), inbox.echoed.into()),
-            ("unserved".into(), inbox.unserved.into()),
+            ("messages".into(), counts.messages.into()),
+            ("bytes".into(), counts.bytes.into()),
+            ("echoed".into(), counts.echoed.into()),
+            ("unserved".into(), counts.unserved.into()),
         ];
-        if let Some(mirror) = &peer.mirror {
+        if process.is_some_and(|process| process.has_several()) {
+            let others = self.peers.iter().filter(|other| {
+                other.process == peer.process && other.config.name != peer.config.name
+            });
+            let names = others.map(|other| Value::display(&other.config.name));
+            told.push(("one_process_with".into(), Value::list(names)));
+        }
+        if let Some(mirror) = process.and_then(|process| process.mirror.as_ref()) {
             let counters = mirror.counters();
             let (under_way, waiting) = mirror.under_way();
             told.extend([

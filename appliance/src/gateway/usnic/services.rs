@@ -1,24 +1,21 @@
 //! What becomes of messages: they go back to who sent them, or are counted and dropped.
 
-use super::{MESSAGES, Peer, Usnic};
-use crate::config::usnic::Service;
+use super::process::Process;
+use super::{Peer, Usnic};
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
 use net::refusal::Refusal;
 use std::collections::VecDeque;
-use usnic::ob1::{Budget, Refused};
-use usnic::{EndpointId, Engine, Failure, Received, SendError, State};
+use usnic::ob1::Refused;
+use usnic::{EndpointId, Engine, Failure, Received, SendError, State, Stripe};
 
-/// The cookie of messages that go back; PUTs have others.
-const ECHO: u64 = 0;
+/// Cookies of messages that go back begin with this; those of PUTs are numbers below.
+const ECHO: u64 = 1 << 63;
 
-/// Messages of a peer.
+/// What was counted of a peer.
 #[derive(Default)]
-pub(super) struct Inbox {
-    /// Those that go back, in order: the first `sent` of them are on the way.
-    back: VecDeque<Received>,
-    sent: usize,
-    /// Messages that came, and their bytes; those that went back.
+pub(super) struct Counts {
+    /// Messages that came, and their bytes; those that went back over the peer's interface.
     pub messages: u64,
     pub bytes: u64,
     pub echoed: u64,
@@ -32,67 +29,100 @@ pub(super) struct Inbox {
     put_ended: Option<(u64, bool)>,
 }
 
-impl Inbox {
-    pub fn reserve(&mut self) {
-        self.back.reserve(MESSAGES);
-    }
-
+impl Counts {
     /// The cookie of a new PUT.
     pub fn next_put(&mut self) -> u64 {
         self.puts += 1;
-        ECHO + self.puts
+        self.puts
     }
 
     /// Whether the peer has all of a PUT, once it has ended.
     pub fn end_of_put(&self, cookie: u64) -> Option<bool> {
         self.put_ended.filter(|(ended, _)| *ended == cookie).map(|(_, acknowledged)| acknowledged)
     }
+}
 
-    /// Gives all back to the engine.
-    pub fn clear(&mut self, engine: &mut Engine) {
-        self.sent = 0;
-        self.back.drain(..).for_each(|message| engine.release(message));
+/// Messages of a process that go back.
+#[derive(Default)]
+pub(super) struct Inbox {
+    /// Those that wait, in order.
+    waiting: VecDeque<Received>,
+    /// Those that are on the way, by cookie, and over which endpoint.
+    sent: Vec<Option<(EndpointId, Received)>>,
+    free: Vec<usize>,
+}
+
+impl Inbox {
+    /// Makes room for so many messages more.
+    pub fn reserve(&mut self, more: usize) {
+        let (before, all) = (self.sent.len(), self.sent.len() + more);
+        self.waiting.reserve(all.saturating_sub(self.waiting.len()));
+        self.sent.resize_with(all, || None);
+        self.free.reserve(all.saturating_sub(self.free.len()));
+        self.free.extend((before..all).rev());
     }
 
-    /// Sends back what can be sent back; how much that was.
+    /// An endpoint is about to be removed, or has failed: gives back what was sent over it and, if it is the last, what
+    /// waits.
+    pub fn give_up(&mut self, engine: &mut Engine, endpoint: EndpointId, is_last: bool) {
+        for (place, slot) in self.sent.iter_mut().enumerate() {
+            if let Some((_, message)) = slot.take_if(|(over, _)| *over == endpoint) {
+                self.free.push(place);
+                engine.release(message);
+            }
+        }
+        if is_last {
+            self.waiting.drain(..).for_each(|message| engine.release(message));
+        }
+    }
+
+    /// What was sent has arrived, or never will.
+    fn ended(&mut self, engine: &mut Engine, cookie: u64) {
+        let place = (cookie & !ECHO) as usize;
+        if let Some((_, message)) = self.sent.get_mut(place).and_then(Option::take) {
+            self.free.push(place);
+            engine.release(message);
+        }
+    }
+
+    /// Sends back what can be sent back, and tells over which endpoint each goes.
     fn send_back(
         &mut self,
         engine: &mut Engine,
-        endpoint: EndpointId,
+        paths: &mut Stripe,
         tag: Option<u8>,
         now: Instant,
-    ) -> usize {
-        let mut done = 0;
-        while let Some(end) = engine.next_completion(endpoint) {
-            if end.cookie != ECHO {
-                self.put_ended = Some((end.cookie, end.acknowledged));
-                continue;
-            }
-            // They end in the order in which they were sent.
-            if let Some(message) = self.back.pop_front() {
+        mut sent: impl FnMut(EndpointId),
+    ) {
+        while let Some(message) = self.waiting.pop_front() {
+            let Some(endpoint) = paths.choose(engine, message.bytes.len()) else {
                 engine.release(message);
-            }
-            self.sent = self.sent.saturating_sub(1);
-            done += 1;
-        }
-        while let Some(message) = self.back.get(self.sent) {
+                continue;
+            };
+            let Some(place) = self.free.pop() else {
+                self.waiting.push_front(message);
+                return;
+            };
             let tag = tag.unwrap_or(message.tag);
-            match engine.send_windows(endpoint, tag, [message.bytes, Window::empty()], ECHO, now) {
+            let windows = [message.bytes, Window::empty()];
+            match engine.send_windows(endpoint, tag, windows, ECHO | place as u64, now) {
                 Ok(()) => {
-                    self.sent += 1;
-                    self.echoed += 1;
-                    done += 1;
-                }
-                // There is news when there is room.
-                Err(SendError::Full) => break,
-                Err(_) => {
-                    if let Some(message) = self.back.remove(self.sent) {
-                        engine.release(message);
+                    if let Some(slot) = self.sent.get_mut(place) {
+                        *slot = Some((endpoint, message));
                     }
+                    sent(endpoint);
+                }
+                Err(why) => {
+                    self.free.push(place);
+                    if why == SendError::Full {
+                        // There is news when there is room.
+                        self.waiting.push_front(message);
+                        return;
+                    }
+                    engine.release(message);
                 }
             }
         }
-        done
     }
 }
 
@@ -103,40 +133,11 @@ impl Usnic {
         let free = self.budget.free();
         while let Some(endpoint) = self.engine.next_news() {
             let Some(place) = self.place_of_endpoint(endpoint) else { continue };
-            let Usnic { engine, interfaces, peers, ends, exchanges, budget, refusals, .. } = self;
-            if ends.handle(engine, endpoint) {
+            if self.ends.handle(&mut self.engine, endpoint) {
                 done += 1;
                 continue;
             }
-            let Some(peer) = peers.get_mut(place) else { continue };
-            let Some(interface) = interfaces.get(peer.interface) else { continue };
-            let services = &interface.config.services;
-            let echoes = services.contains(&Service::Echo);
-            let discards = services.contains(&Service::Discard);
-            while let Some(message) = engine.take_message(endpoint) {
-                done += 1;
-                peer.inbox.messages += 1;
-                peer.inbox.bytes += message.bytes.len() as u64;
-                if let Some(mirror) = &mut peer.mirror {
-                    if let Err(why) = mirror.take(engine, message, budget) {
-                        refusals.push(peer.refusal(why));
-                    }
-                } else if echoes {
-                    peer.inbox.back.push_back(message);
-                } else {
-                    peer.inbox.unserved += u64::from(!discards);
-                    engine.release(message);
-                }
-            }
-            done += match &mut peer.mirror {
-                Some(mirror) => mirror.send(engine, endpoint, budget, now),
-                None => peer.inbox.send_back(engine, endpoint, interface.config.tag, now),
-            };
-            if let Some(State::Failed(why)) = engine.state(endpoint) {
-                if peer.fail(engine, budget, why) {
-                    exchanges.end(&peer.origin);
-                }
-            }
+            done += self.serve_one(place, endpoint, now);
         }
         if self.budget.free() > free {
             self.admit_waiting(now);
@@ -144,30 +145,75 @@ impl Usnic {
         done
     }
 
+    fn serve_one(&mut self, place: usize, endpoint: EndpointId, now: Instant) -> usize {
+        let Usnic { engine, peers, processes, exchanges, budget, refusals, by_endpoint, .. } = self;
+        let Some(peer) = peers.get_mut(place) else { return 0 };
+        let process = peer.process.and_then(|place| processes.get_mut(place)?.as_mut());
+        let Some(process) = process else { return 0 };
+        let mut done = 0;
+        while let Some(message) = engine.take_message(endpoint) {
+            done += 1;
+            peer.counts.messages += 1;
+            peer.counts.bytes += message.bytes.len() as u64;
+            if let Some(mirror) = &mut process.mirror {
+                if let Err(why) = mirror.take(engine, message, budget) {
+                    refusals.push(peer.refusal(why));
+                }
+            } else if process.echoes() {
+                process.inbox.waiting.push_back(message);
+            } else {
+                peer.counts.unserved += u64::from(!process.discards());
+                engine.release(message);
+            }
+        }
+        let tag = process.tag();
+        let Process { mirror, inbox, paths, .. } = process;
+        if let Some(mirror) = mirror {
+            done += mirror.hear(engine, endpoint, budget) + mirror.send(engine, paths, now);
+        } else {
+            while let Some(end) = engine.next_completion(endpoint) {
+                done += 1;
+                match end.cookie & ECHO {
+                    0 => peer.counts.put_ended = Some((end.cookie, end.acknowledged)),
+                    _ => inbox.ended(engine, end.cookie),
+                }
+            }
+            inbox.send_back(engine, paths, tag, now, |over| {
+                done += 1;
+                let found = by_endpoint.binary_search_by_key(&over, |(endpoint, _)| *endpoint);
+                let place = found.ok().and_then(|at| by_endpoint.get(at));
+                if let Some(peer) = place.and_then(|(_, place)| peers.get_mut(*place)) {
+                    peer.counts.echoed += 1;
+                }
+            });
+        }
+        // Once: what begins after that over other interfaces is not given up.
+        if let Some(State::Failed(why)) = engine.state(endpoint)
+            && let Some(peer) = peers.get_mut(place)
+            && peer.fail(why)
+        {
+            process.give_up(engine, endpoint, budget);
+            exchanges.end(&peer.origin);
+        }
+        done
+    }
+
     /// There is memory again for messages of MPI that come in parts: those that wait for it are asked for.
     #[cold]
     fn admit_waiting(&mut self, now: Instant) {
-        let Usnic { engine, peers, budget, .. } = self;
-        for peer in peers {
-            if let (Some(mirror), Some(endpoint)) = (&mut peer.mirror, peer.endpoint)
+        let Usnic { engine, processes, budget, .. } = self;
+        for process in processes.iter_mut().flatten() {
+            if let Some(mirror) = &mut process.mirror
                 && mirror.under_way().1 > 0
             {
                 mirror.admit(budget);
-                mirror.send(engine, endpoint, budget, now);
+                mirror.send(engine, &mut process.paths, now);
             }
         }
     }
 }
 
 impl Peer {
-    /// Gives everything of it back to the engine.
-    pub(super) fn clear(&mut self, engine: &mut Engine, budget: &mut Budget) {
-        self.inbox.clear(engine);
-        if let Some(mirror) = &mut self.mirror {
-            mirror.clear(engine, budget);
-        }
-    }
-
     #[cold]
     fn refusal(&self, why: Refused) -> Refusal {
         Refusal {
@@ -181,9 +227,8 @@ impl Peer {
 
     /// Its endpoint has failed; whether that is new.
     #[cold]
-    fn fail(&mut self, engine: &mut Engine, budget: &mut Budget, why: Failure) -> bool {
-        self.clear(engine, budget);
-        let is_new = !core::mem::replace(&mut self.inbox.told, true);
+    fn fail(&mut self, why: Failure) -> bool {
+        let is_new = !core::mem::replace(&mut self.counts.told, true);
         if is_new {
             let name = self.config.name.as_str();
             log::warn!("usnic peer {name}: {why}; `usnic reset {name}` begins anew");

@@ -2,6 +2,7 @@
 
 mod exchanges;
 mod lab;
+mod processes;
 
 use super::*;
 use core::time::Duration;
@@ -222,7 +223,8 @@ fn a_peer_with_another_modex_takes_the_place_of_one() {
     // It begins anew: with an old endpoint nothing it says would be new.
     lab.peer = peer_engine(5000);
     let mut config = lab.config.clone();
-    config.usnic[0].peer[0].modex = Some(peer_interface(5000).modex());
+    let modex = config::usnic::PeerModex(vec![peer_interface(5000).modex()]);
+    config.usnic[0].peer[0].modex = Some(modex);
     lab.plane.udp_engines.configure(&config, lab.now);
     let ours = config.usnic[0].interface(&config.net[0], 65530).unwrap().modex();
     let endpoint = EndpointConfig::new(0, 1 << 32 | 1, 1 << 32, ours);

@@ -9,6 +9,7 @@
 
 use super::header::{Envelope, Header};
 use super::limits::{Budget, Counters, Limits, Refused, needs};
+use super::order::{Order, is_before};
 use super::rendezvous::{NONE, Part, Phase, Places, Rendezvous};
 use alloc::collections::VecDeque;
 
@@ -40,6 +41,9 @@ pub struct Mirror<M> {
     returning: VecDeque<u32>,
     /// What goes before parts.
     ready: VecDeque<Out<M>>,
+    /// Messages come over several interfaces, and in which order they were sent.
+    several: bool,
+    order: Order,
     counters: Counters,
 }
 
@@ -59,8 +63,15 @@ impl<M> Mirror<M> {
             waiting: VecDeque::with_capacity(rendezvous),
             returning: VecDeque::with_capacity(rendezvous),
             ready: VecDeque::with_capacity(2 * rendezvous + parts),
+            several: false,
+            order: Order::default(),
             counters: Counters::default(),
         }
+    }
+
+    /// Messages come over several interfaces, where they overtake each other.
+    pub fn set_several(&mut self) {
+        self.several = true;
     }
 
     /// What was counted.
@@ -93,6 +104,9 @@ impl<M> Mirror<M> {
                         self.counters.bytes += data;
                         let header = Header::Match(self.returned(envelope));
                         self.ready.push_back(Out::Back(header, message, WHOLE));
+                        if self.order.note(&envelope) {
+                            self.admit(budget);
+                        }
                         Ok(())
                     }
                     Header::Rendezvous { envelope, length, request } => {
@@ -132,14 +146,19 @@ impl<M> Mirror<M> {
         message: M,
         budget: &mut Budget,
     ) -> Result<(), (Refused, M)> {
-        if length > self.longest || length > budget.longest() {
-            return Err((Refused::TooLong(length), message));
-        }
-        if begun > length {
-            return Err((Refused::Strange, message));
-        }
-        if self.rendezvous.is_full() {
-            return Err((Refused::TooMany, message));
+        let closes_gap = self.order.note(&envelope);
+        let refused = match () {
+            _ if length > self.longest.min(budget.longest()) => Some(Refused::TooLong(length)),
+            _ if begun > length => Some(Refused::Strange),
+            _ if self.rendezvous.is_full() => Some(Refused::TooMany),
+            _ => None,
+        };
+        if let Some(why) = refused {
+            // It has come all the same.
+            if closes_gap {
+                self.admit(budget);
+            }
+            return Err((why, message));
         }
         self.generation = self.generation.wrapping_add(1).max(1);
         let new = Rendezvous {
@@ -163,9 +182,15 @@ impl<M> Mirror<M> {
         if let Some(rendezvous) = self.rendezvous.get_mut(place) {
             rendezvous.token = u64::from(self.generation) << 32 | u64::from(place);
         }
-        self.waiting.push_back(place);
+        let later = |other: &u32| {
+            let other = self.rendezvous.get(*other);
+            other.is_some_and(|other| is_before(&envelope, &other.envelope))
+        };
+        let overtaken = self.waiting.iter().position(later).filter(|_| self.several);
+        self.waiting.insert(overtaken.unwrap_or(self.waiting.len()), place);
         self.admit(budget);
-        self.counters.waited += u64::from(self.waiting.back() == Some(&place));
+        let waits = self.rendezvous.get(place).is_some_and(|it| it.phase == Phase::Waits);
+        self.counters.waited += u64::from(waits);
         Ok(())
     }
 
@@ -176,6 +201,9 @@ impl<M> Mirror<M> {
                 self.waiting.pop_front();
                 continue;
             };
+            if self.several && !self.order.is_turn(&rendezvous.envelope) {
+                return;
+            }
             let wanted = needs(rendezvous.length).saturating_add(rendezvous.takes);
             let wanted = wanted.min(budget.all);
             if wanted > budget.free {

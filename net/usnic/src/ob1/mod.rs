@@ -4,6 +4,7 @@
 pub mod header;
 mod limits;
 mod mirror;
+mod order;
 mod rank;
 mod rendezvous;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::header;
 use super::limits::{Budget, Counters, Limits, Refused};
 use super::mirror::{Mark, Mirror, Out};
-use crate::{Delivery, EndpointConfig, EndpointId, Engine, Received, SendError, Timing};
+use crate::{Delivery, EndpointConfig, EndpointId, Engine, Received, SendError, Stripe, Timing};
 use alloc::vec::Vec;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
@@ -44,12 +44,12 @@ pub fn endpoint(config: EndpointConfig, memory: usize) -> EndpointConfig {
     }
 }
 
-/// The rank that we are towards one peer.
+/// The rank that we are towards one peer, over one interface or several.
 #[derive(Debug)]
 pub struct Rank {
     mirror: Mirror<Received>,
-    /// Messages that are on their way back, by cookie.
-    sent: Vec<Option<(Received, Mark)>>,
+    /// Messages that are on their way back, by cookie, and over which endpoint.
+    sent: Vec<Option<(EndpointId, Received, Mark)>>,
     free: Vec<u16>,
 }
 
@@ -63,6 +63,11 @@ impl Rank {
             sent: (0..MESSAGES).map(|_| None).collect(),
             free: (0..MESSAGES as u16).rev().collect(),
         }
+    }
+
+    /// The peer sends over several interfaces.
+    pub fn set_several(&mut self) {
+        self.mirror.set_several();
     }
 
     /// Takes a message; an error if it is none that such a rank can take.
@@ -89,27 +94,32 @@ impl Rank {
         self.mirror.admit(budget);
     }
 
-    /// Sends what can be sent; how much was done.
-    pub fn send(
+    /// Hears what has arrived at the peer over an endpoint that has news; how much that was.
+    pub fn hear(
         &mut self,
         engine: &mut Engine,
         endpoint: EndpointId,
         budget: &mut Budget,
-        now: Instant,
     ) -> usize {
         let mut done = 0;
         while let Some(end) = engine.next_completion(endpoint) {
             let sent = self.sent.get_mut(end.cookie as usize).and_then(Option::take);
-            if let Some((message, mark)) = sent {
+            if let Some((_, message, mark)) = sent {
                 self.free.push(end.cookie as u16);
                 engine.release(message);
                 self.mirror.sent(mark, budget);
             }
             done += 1;
         }
+        done
+    }
+
+    /// Sends what can be sent, each over the endpoint where it is done first; how much was done.
+    pub fn send(&mut self, engine: &mut Engine, paths: &mut Stripe, now: Instant) -> usize {
+        let mut done = 0;
         while let Some(out) = self.mirror.next_out() {
             done += 1;
-            if let Err(out) = self.carry_out(engine, endpoint, out, now) {
+            if let Err(out) = self.carry_out(engine, paths, out, now) {
                 // There is news when there is room.
                 self.mirror.put_back(out);
                 break;
@@ -122,7 +132,7 @@ impl Rank {
     fn carry_out(
         &mut self,
         engine: &mut Engine,
-        endpoint: EndpointId,
+        paths: &mut Stripe,
         out: Out<Received>,
         now: Instant,
     ) -> Result<(), Out<Received>> {
@@ -131,12 +141,17 @@ impl Rank {
             Out::Control(header) => {
                 let bytes = header.emit();
                 let bytes = bytes.get(..header.length()).unwrap_or_default();
-                // Any other error is the endpoint's end, of which there is news.
+                // Any other error is the endpoint's end, of which there is news, as where none is open.
+                let Some(endpoint) = paths.choose(engine, bytes.len()) else { return Ok(()) };
                 if engine.send(endpoint, header.tag(), bytes, now) == Err(SendError::Full) {
                     return Err(out);
                 }
             }
             Out::Back(header, message, mark) => {
+                let Some(endpoint) = paths.choose(engine, message.bytes.len()) else {
+                    engine.release(message);
+                    return Ok(());
+                };
                 let Some(place) = self.free.pop() else { return Err(out) };
                 let bytes = header.emit();
                 // It began with a header as long.
@@ -145,7 +160,7 @@ impl Rank {
                 match engine.send_windows(endpoint, tag, windows, place.into(), now) {
                     Ok(()) => {
                         if let Some(slot) = self.sent.get_mut(usize::from(place)) {
-                            *slot = Some((message, mark));
+                            *slot = Some((endpoint, message, mark));
                         }
                     }
                     Err(SendError::Full) => {
@@ -162,11 +177,13 @@ impl Rank {
         Ok(())
     }
 
-    /// Gives all back to the engine.
-    pub fn clear(&mut self, engine: &mut Engine, budget: &mut Budget) {
+    /// An endpoint has failed, or is about to be removed: everything is given back to the engine but what is still on its
+    /// way over others. What was under way has lost a part, so that the peer waits for it in vain; what begins now does
+    /// not.
+    pub fn give_up(&mut self, engine: &mut Engine, endpoint: EndpointId, budget: &mut Budget) {
         self.mirror.clear(budget, |message| engine.release(message));
         for (place, slot) in self.sent.iter_mut().enumerate() {
-            if let Some((message, _)) = slot.take() {
+            if let Some((_, message, _)) = slot.take_if(|(over, ..)| *over == endpoint) {
                 self.free.push(place as u16);
                 engine.release(message);
             }

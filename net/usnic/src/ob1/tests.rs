@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
 
+mod several;
+
 const LIMITS: Limits = Limits { rendezvous: 16, parts: 64, longest: 64 << 20 };
 const RANK: i32 = 1;
 

@@ -107,6 +107,12 @@ impl Modex {
         self.datagram().saturating_sub(layout.chunk_header() as u16)
     }
 
+    /// Whether both are in one subnet.
+    pub fn is_together_with(&self, other: &Modex) -> bool {
+        let subnet = |modex: &Modex| modex.address.to_bits() & modex.netmask.to_bits();
+        self.netmask == other.netmask && subnet(self) == subnet(other)
+    }
+
     /// Reads a record.
     pub fn parse(bytes: &[u8; LENGTH]) -> Result<Self, BadModex> {
         let word = |at| array(bytes, at).map_or(0, u32::from_le_bytes);

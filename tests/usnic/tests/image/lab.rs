@@ -58,6 +58,17 @@ impl Lab {
 
     /// As [`Lab::start`], with more in the document, and other interfaces.
     pub fn start_with(mtu: u16, peers: u32, more: &str, nics: Vec<Nic>) -> Result<Lab> {
+        Lab::start_patient(mtu, peers, more, nics, None)
+    }
+
+    /// As [`Lab::start_with`], with peers that wait so long for an ACK.
+    pub fn start_patient(
+        mtu: u16,
+        peers: u32,
+        more: &str,
+        nics: Vec<Nic>,
+        retransmit: Option<Duration>,
+    ) -> Result<Lab> {
         let wire = Wire::new()?;
         let mut text = document(mtu, "services = [\"echo\", \"put-sink\"]\ntag = 65");
         let mut all = Vec::new();
@@ -67,6 +78,7 @@ impl Lab {
                 mtu,
                 isn: Some(ISN),
                 eager_limit: Some(EAGER),
+                retransmit,
                 ..Default::default()
             };
             let stock = Stock::start(&options)?;

@@ -19,9 +19,9 @@ use usnic_tests::wire::APPLIANCE;
 use super::lab::{ask, modex_of};
 
 /// Where the appliance has its rendezvous.
-const PORT: u16 = 7004;
+pub(super) const PORT: u16 = 7004;
 
-fn document(mtu: u16, address: &str, more: &str) -> String {
+pub(super) fn document(mtu: u16, address: &str, more: &str) -> String {
     format!(
         "[[net]]\naddress = \"{address}/24\"\nmtu = {mtu}\n[[usnic]]\nname = \"mpi\"\nnet = 0\n\
          address = \"{address}\"\ndata_port = 7001\npriority_port = 7002\nping_port = 7003\n\
@@ -35,10 +35,10 @@ fn stock(rank: u32, mtu: u16) -> Result<Stock> {
 }
 
 /// The example of a client; it is ended when this is dropped.
-struct Client(Child);
+pub(super) struct Client(Child);
 
 impl Client {
-    fn start(modex: &Modex, words: &[&str]) -> Result<Client> {
+    pub(super) fn start(modex: &Modex, words: &[&str]) -> Result<Client> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peer/rendezvous.py");
         let mut command = Command::new("/usr/bin/python3");
         command.arg(script).args([&APPLIANCE.to_string(), &PORT.to_string()]);
@@ -48,7 +48,7 @@ impl Client {
     }
 
     /// What it prints: `HEX JOB RANK`, of the appliance.
-    fn answer(&mut self) -> Result<String> {
+    pub(super) fn answer(&mut self) -> Result<String> {
         let mut line = String::new();
         let output = self.0.stdout.take().context("it was asked before")?;
         BufReader::new(output).read_line(&mut line)?;
@@ -183,6 +183,28 @@ fn a_rank_of_a_stock_job_with_an_mtu_of_9000() -> Result<()> {
     a_rank(9000)
 }
 
+/// Tells the appliance of the others of a job, as its courier does; its modexes, and the connections that endpoints live
+/// as long as.
+pub(super) fn introduce(job: &Job) -> Result<Vec<(Modex, TcpStream)>> {
+    let introduced = |&(modex, sender): &(Modex, u64)| {
+        let mut exchange = TcpStream::connect(SocketAddr::new(APPLIANCE.into(), PORT))?;
+        let request = Record {
+            kind: Kind::Request,
+            layout: Layout::V4,
+            sender,
+            receiver: job.name,
+            modex: Some(modex),
+        };
+        exchange.write_all(&request.emit())?;
+        let mut bytes = [0; LENGTH];
+        exchange.read_exact(&mut bytes)?;
+        let answer = Record::parse(&bytes)?;
+        ensure!(answer.kind == Kind::Taken, "{answer:?}");
+        Ok((answer.modex.context("a modex")?, exchange))
+    };
+    job.peers.iter().map(introduced).collect()
+}
+
 fn a_rank(mtu: u16) -> Result<()> {
     namespace::within(mtu, || {
         let more = format!("rendezvous = {PORT}\nisn = 65500\nservices = [\"mpi-mirror\"]");
@@ -191,24 +213,10 @@ fn a_rank(mtu: u16) -> Result<()> {
         let ours = modex_of(&mut vm)?;
         let sizes = ["0", "1", "1000", "1427", "65536", "153600", "160000", "1048576", "67108864"];
         let words = [&["2"][..], &sizes].concat();
-        let mut job = Job::start(&ours, TAP, mtu, &words)?;
-        let mut exchanges = Vec::new();
-        for &(modex, sender) in &job.peers {
-            let mut exchange = TcpStream::connect(SocketAddr::new(APPLIANCE.into(), PORT))?;
-            let request = Record {
-                kind: Kind::Request,
-                layout: Layout::V4,
-                sender,
-                receiver: job.name,
-                modex: Some(modex),
-            };
-            exchange.write_all(&request.emit())?;
-            let mut bytes = [0; LENGTH];
-            exchange.read_exact(&mut bytes)?;
-            let answer = Record::parse(&bytes)?;
-            ensure!((answer.kind, answer.modex) == (Kind::Taken, Some(ours)), "{answer:?}");
-            exchanges.push(exchange);
-        }
+        let mut job = Job::start(&[ours], TAP, mtu, &words)?;
+        let exchanges = introduce(&job)?;
+        let told: Vec<Modex> = exchanges.iter().map(|(modex, _)| *modex).collect();
+        ensure!(told == [ours], "{told:?}");
         job.ready()?;
         let end = Instant::now() + Duration::from_secs(400);
         while !job.is_over()? {

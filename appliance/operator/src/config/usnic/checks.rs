@@ -41,10 +41,6 @@ pub(in super::super) fn check(config: &Config, report: &mut Report<'_>) {
             report.add(key("net"), format!("there is no net.{}", usnic.net), "a [[net]]");
             continue;
         };
-        if net.core.is_some_and(|core| core > 0) {
-            let reason = format!("net.{} is core {}'s", usnic.net, net.core.unwrap_or(0));
-            report.add(key("net"), reason, "an interface of the first core");
-        }
         check_ports(config, i, net, report);
         check_rendezvous(config, i, report);
         let Some(interface) = usnic.interface(net, 0) else {
@@ -139,9 +135,14 @@ fn check_peers(config: &Config, i: usize, ours: &Modex, report: &mut Report<'_>)
             let reason = format!("peer {:?} has the same", other.name.as_str());
             report.add(key("rendezvous"), reason, "another one");
         }
-        let Some(modex) = &peer.modex else { continue };
+        let Some(all) = &peer.modex else { continue };
+        let Some(modex) = all.at(ours) else {
+            let reason = format!("none of {} interfaces is in the subnet of this one", all.0.len());
+            report.add(key("modex"), reason, "one interface's alone, or one in this subnet");
+            continue;
+        };
         if modex.max_message != ours.max_message {
-            let [theirs, ours] = [modex, ours].map(|modex| modex.datagram() + 28);
+            let [theirs, ours] = [&modex, ours].map(|modex| modex.datagram() + 28);
             let reason = format!("the peer has an MTU of {theirs} and we one of {ours}");
             report.add(key("modex"), reason, "a peer with the same MTU");
         }
@@ -149,9 +150,10 @@ fn check_peers(config: &Config, i: usize, ours: &Modex, report: &mut Report<'_>)
             report.add(key("modex"), "the peer has our address".into(), "another host's");
         }
         let ends = |modex: &Modex| (modex.address, [modex.data_port, modex.priority_port]);
-        let (address, ports) = ends(modex);
+        let (address, ports) = ends(&modex);
         let same = |other: &&Peer| {
-            let Some((theirs, taken)) = other.modex.as_ref().map(ends) else { return false };
+            let theirs = other.modex.as_ref().and_then(|modex| modex.at(ours));
+            let Some((theirs, taken)) = theirs.as_ref().map(ends) else { return false };
             theirs == address && taken.iter().any(|port| ports.contains(port))
         };
         if let Some(other) = usnic.peer[..j].iter().find(same) {
@@ -188,10 +190,17 @@ mod tests {
             priority_port = 8002\nsender = \"1.2\"\n";
         let peer = "\n[[usnic.peer]]\nname = \"b\"\nsender = \"1.2\"\nmodex = \
             \"0a4d000200960000b1cf0000ffffff0094c50000102700000006881305000000\"\n";
+        // One that has two interfaces, the second of them of this address.
+        let several = |address: &str| {
+            let (before, record) = peer.split_once("modex = \"").unwrap_or_default();
+            let digits = &record[..64];
+            let second = digits.replacen("0a4d0002", address, 1);
+            format!("{before}modex = \"{}{second}\"\n", digits.replacen("0a4d0002", "0a4f0002", 1))
+        };
         let cases = [
             ("[[usnic]]", "[[usnic]]\nnet = 3", "there is no net.3"),
             ("10.77.0.1/24", "dhcp", "10.77.0.1 is no fixed address of net.0"),
-            ("\"fd00::1/64\"]", "\"fd00::1/64\"]\ncore = 1", "net.0 is core 1's"),
+            ("\"fd00::1/64\"]", "\"fd00::1/64\"]\ncore = 1", ""),
             (
                 "\"fd00::1/64\"]",
                 "\"fd00::1/64\"]\nmtu = 1400",
@@ -227,6 +236,8 @@ mod tests {
             (second, "usnic \"u\" has UDP port 7003"),
             (&*second.replace("\"v\"", "\"u\""), "another usnic is called \"u\""),
             (peer, "peer \"a\" has the same address and port"),
+            (&*several("0a4d0002"), "peer \"a\" has the same address and port"),
+            (&*several("0a4e0002"), "none of 2 interfaces is in the subnet"),
             ("\n[[usnic.peer]]\nname = \"b\"\nsender = \"1.2\"\n", "either modex or rendezvous"),
             (
                 "\n[[usnic.peer]]\nname = \"b\"\nsender = \"1.2\"\nrendezvous = \"10.77.0.1:1\"\n",

@@ -3,7 +3,7 @@
 mod checks;
 mod values;
 
-pub use values::{PacketLayout, Sender, Service};
+pub use values::{PacketLayout, PeerModex, Sender, Service};
 
 use super::item::section;
 use super::schema::Net;
@@ -13,7 +13,6 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use net::hosts::Network;
 use usnic::InterfaceConfig;
 use usnic::wire::header::Layout;
-use usnic::wire::modex::Modex;
 
 section! {
     /// An interface that speaks usNIC: what Open MPI calls a module of `btl/usnic`.
@@ -60,8 +59,8 @@ section! {
         name: Name => AtOnce;
         /// Who it says that it is.
         sender: Sender => AtOnce;
-        /// How it describes its interface.
-        modex: Option<Modex> => AtOnce;
+        /// How it describes its interface, or several, of which the one in our interface's subnet counts.
+        modex: Option<PeerModex> => AtOnce;
         /// Where it is asked for that, if it is an appliance, or something else that speaks usNIC's rendezvous.
         rendezvous: Option<SocketAddr> => AtOnce;
     }

@@ -20,6 +20,26 @@ pub struct PacketLayout(
     pub Layout,
 );
 
+/// How a peer describes its interfaces: a record for each, as it puts them into PMIx.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerModex(
+    /// The records; there is one at least.
+    pub Vec<Modex>,
+);
+
+/// Most interfaces of a peer.
+const MOST: usize = 8;
+
+impl PeerModex {
+    /// The record that is for an interface of ours: the only one, or that in the same subnet.
+    pub fn at(&self, ours: &Modex) -> Option<Modex> {
+        match &*self.0 {
+            [only] => Some(*only),
+            all => all.iter().copied().find(|theirs| theirs.is_together_with(ours)),
+        }
+    }
+}
+
 /// What becomes of what peers send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
@@ -37,7 +57,7 @@ text_items! {
     Sender: "JOB.RANK such as 1.0, each from 0 to 4294967295";
     PacketLayout: "\"4\" or \"5\", as the peers' Open MPI";
     Service: "echo, discard, put-sink or mpi-mirror";
-    Modex: "a modex of one interface, 64 hexadecimal digits, as `show usnic` and btlpeer print it";
+    PeerModex: "a modex, 64 hexadecimal digits for each of at most 8 interfaces, as `show usnic` and btlpeer print it";
 }
 
 impl FromStr for Sender {
@@ -55,6 +75,20 @@ impl FromStr for Sender {
 impl fmt::Display for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0 >> 32, self.0 as u32)
+    }
+}
+
+impl FromStr for PeerModex {
+    type Err = String;
+    fn from_str(text: &str) -> Result<PeerModex, String> {
+        let read = Modex::read_text::<MOST>(text).map_err(|why| why.to_string())?;
+        Ok(PeerModex(read.0.into_iter().flatten().collect()))
+    }
+}
+
+impl fmt::Display for PeerModex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|modex| modex.fmt(f))
     }
 }
 

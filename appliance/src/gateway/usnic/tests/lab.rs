@@ -154,12 +154,13 @@ impl Lab {
 
     /// What the peer sends reaches the plane.
     pub fn carry(&mut self) {
-        let [priority, data, ping] = PEER_PORTS;
+        let modexes: Vec<Modex> = (0..2).map_while(|number| self.peer.modex(number)).collect();
         while let Some(out) = self.peer.poll_transmit(self.now) {
+            let modex = &modexes[out.interface];
             let port = match out.channel {
-                Channel::Priority => priority,
-                Channel::Data => data,
-                Channel::Ping => ping,
+                Channel::Priority => modex.priority_port,
+                Channel::Data => modex.data_port,
+                Channel::Ping => modex.ping_port,
             };
             let from = SocketAddrV4::new(PEER, port);
             let headers =
@@ -175,7 +176,12 @@ impl Lab {
         let sent = core::mem::take(&mut self.ends.lock().unwrap().sent);
         for frame in sent {
             let datagram = Datagram::parse(&frame, &local).unwrap();
-            self.peer.receive(0, datagram.from, datagram.to.port(), datagram.payload, self.now);
+            let port = datagram.to.port();
+            let has = |modex: &Modex| {
+                [modex.priority_port, modex.data_port, modex.ping_port].contains(&port)
+            };
+            let number = modexes.iter().position(has).unwrap();
+            self.peer.receive(number, datagram.from, port, datagram.payload, self.now);
         }
     }
 
