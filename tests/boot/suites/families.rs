@@ -8,7 +8,8 @@ use launch::qemu::Nic;
 /// Something of every family, and a volume, which is of none.
 const WANTED: &str = "isthmus.smc.services=true isthmus.roce.services=true \
     isthmus.ntb.0.address=10.9.0.2 isthmus.ntb.0.peer=10.9.0.1 \
-    isthmus.volume.0.name=one isthmus.volume.0.size=1MiB isthmus.export.0.name=one \
+    isthmus.volume.0.name=one isthmus.volume.0.size=1MiB isthmus.export.0.name=three isthmus.export.0.volume=three \
+    isthmus.volume.2.name=three isthmus.volume.2.size=1MiB \
     isthmus.volume.1.name=two isthmus.volume.1.size=1MiB \
     isthmus.mirror.0.name=both isthmus.mirror.0.members=one,two \
     isthmus.remote.0.name=far isthmus.remote.0.sessname=gw isthmus.remote.0.device_path=ram0 \
@@ -23,8 +24,8 @@ fn what_is_left_out_is_told_and_the_rest_works() -> Result<()> {
     for family in ["ntb", "smc", "remote", "mirror", "measure"] {
         log.contains(&format!("this image was built without {family}"))?;
     }
-    vm.run("show volumes")?.contains("one")?.contains("two")?.lacks("both")?.lacks("far")?;
-    vm.run("show exports")?.contains("one")?;
+    vm.run("show volumes")?.contains("one")?.contains("two")?.contains("missing")?;
+    vm.run("show exports")?.contains("three")?;
     vm.run("rping 10.0.2.2")?.contains("error")?.contains("built without measure")?;
     vm.run("mirror create both one two")?.contains("error")?.contains("built without mirror")?;
     vm.run("show smc")?;
