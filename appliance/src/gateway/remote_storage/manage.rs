@@ -5,7 +5,7 @@ use super::read_benchmark::{Reading, Wanted};
 use super::sessions::path_name;
 use crate::config::{Mirror, Name, Remote, Size};
 use crate::console::{Managed, Progress};
-use crate::families::{self, MEASURE, OfMeasure};
+use crate::families::{self, MEASURE, MIRROR, OfMeasure};
 use crate::gateway::manage::{at_once, lines, one};
 use crate::gateway::state::State;
 use crate::report::Value;
@@ -348,6 +348,9 @@ fn make_anew(state: &mut State, mirror: &Mirror, members: [&str; 2]) -> Told {
 }
 
 fn create(state: &mut State, words: &[&str]) -> Told {
+    if !MIRROR {
+        return Err(families::missing("mirror"));
+    }
     const USAGE: &str = "accepted: NAME FIRST SECOND force";
     let [name, first, second, rest @ ..] = words else { return Err(USAGE.into()) };
     match rest {
