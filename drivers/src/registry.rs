@@ -3,11 +3,15 @@
 
 use crate::block::{self, Opened};
 use crate::device::Device;
-use crate::dma::{self, Channel};
+#[cfg(feature = "ntb")]
+use crate::dma;
+use crate::dma::Channel;
 use crate::entropy::{self, EntropySource};
 use crate::ethernet::{self, WantedMtu};
 use crate::hal::{Clock, Platform, Port};
-use crate::ntb::{self, NtbDevice, Side};
+#[cfg(feature = "ntb")]
+use crate::ntb;
+use crate::ntb::{NtbDevice, Side};
 use crate::rapidio;
 use crate::virtio;
 use alloc::boxed::Box;
@@ -144,11 +148,13 @@ pub static DRIVERS: &[Driver] = &[
         ids: &[Id::Virtio(virtio::ENTROPY)],
         open: Open::Entropy(entropy::virtio_rng::open),
     },
+    #[cfg(feature = "ntb")]
     Driver {
         name: "ivshmem",
         ids: &[Id::Pci(ntb::ivshmem::VENDOR, ntb::ivshmem::DEVICE)],
         open: Open::Bridge(ntb::ivshmem::open),
     },
+    #[cfg(feature = "ntb")]
     Driver { name: "ntb_hw_intel", ids: &ntb::intel::IDS, open: Open::Bridge(ntb::intel::open) },
     #[cfg(feature = "bridges")]
     Driver { name: "ntb_hw_amd", ids: &ntb::amd::IDS, open: Open::Bridge(ntb::amd::open) },
@@ -158,6 +164,7 @@ pub static DRIVERS: &[Driver] = &[
         ids: &ntb::switchtec::IDS,
         open: Open::Bridge(ntb::switchtec::open),
     },
+    #[cfg(feature = "ntb")]
     Driver { name: "ioatdma", ids: &dma::ioat::IDS, open: Open::Dma(dma::ioat::open) },
     #[cfg(feature = "bridges")]
     Driver { name: "ptdma", ids: &dma::ptdma::IDS, open: Open::Dma(dma::ptdma::open) },

@@ -73,6 +73,11 @@ impl Symbols {
         Ok(Symbols { functions, build })
     }
 
+    /// Names of functions, demangled, and their lengths in bytes.
+    pub fn functions(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.functions.values().map(|(name, len)| (name.as_str(), *len))
+    }
+
     /// The function that holds an address, and how far into it that is.
     fn name(&self, address: u64) -> Option<String> {
         let (start, (name, len)) = self.functions.range(..=address).next_back()?;

@@ -16,12 +16,13 @@ use super::service::{Service, Surroundings};
 use super::state::State;
 use super::unclaimed_devices::UnclaimedDevice;
 use crate::config::{Config, Ntb, NtbProtocol};
+use crate::families::{self, NTB, OfMeasure, OfNtb};
 use crate::report::Value;
 use core::net::{IpAddr, Ipv4Addr};
 use device::Device;
 use drivers::device::Device as FoundDevice;
 use drivers::dma::Carrier;
-use drivers::hal::{Instant, Platform, Window};
+use drivers::hal::{Hold, Instant, Platform, Window};
 pub(super) use engines::Engines;
 use ntrdma::{self, Layout, Ntrdma};
 use perf_responders::ntb_perf::NtbPerf;
@@ -34,7 +35,7 @@ pub(super) use transport::{TransportEthernet, TransportPort};
 pub(super) struct Bridge {
     pub device: Device,
     /// Both ends of what is measured.
-    pub measure: NtbPerf,
+    pub measure: Option<OfMeasure<NtbPerf>>,
     /// The console waits for what is measured.
     measuring: bool,
     state: ntrdma::State,
@@ -54,9 +55,9 @@ fn ring_of_frames(mtu: u16) -> u32 {
 #[derive(Default)]
 pub(super) struct Opened {
     /// The one over which NTRDMA goes, with its provider.
-    pub ntrdma: Option<(Bridge, Ntrdma)>,
+    pub ntrdma: Option<(OfNtb<Bridge>, Ntrdma)>,
     /// Those to stock Linux hosts.
-    pub transports: Vec<(TransportPort, TransportEthernet)>,
+    pub transports: Vec<(OfNtb<TransportPort>, TransportEthernet)>,
 }
 
 /// The provider over a bridge that exposes this memory.
@@ -87,6 +88,12 @@ impl Bridge {
         unclaimed: &mut Vec<UnclaimedDevice>,
     ) -> Opened {
         let mut opened = Opened::default();
+        if !NTB {
+            if !config.ntb.is_empty() {
+                log::error!("ntb: {}", families::missing("ntb"));
+            }
+            return opened;
+        }
         let mut wanted: Vec<usize> = (0..config.ntb.len()).collect();
         if let Some((ntb, peer)) = config.ntrdma().and_then(|ntb| Some((ntb, ntb.tcp?))) {
             wanted.retain(|number| *number > 0);
@@ -95,7 +102,8 @@ impl Bridge {
             match provider(ntb, exposed, rng) {
                 Ok(ntrdma) => {
                     let tcp = Box::new(Tcp::new(ntb, peer, exposed, networks, rng));
-                    opened.ntrdma = Some((Self::new(Device::Tcp(tcp), ntb), ntrdma));
+                    let bridge = OfNtb::hold(|| Self::new(Device::Tcp(tcp), ntb));
+                    opened.ntrdma = bridge.map(|bridge| (bridge, ntrdma));
                 }
                 Err(why) => log::error!("{why}"),
             }
@@ -107,12 +115,20 @@ impl Bridge {
                     wanted.retain(|other| *other != number);
                     match ntb.protocol {
                         NtbProtocol::Ntrdma => {
-                            Self::set_up(ntb, device, &mut engines, platform, rng)
-                                .map(|made| opened.ntrdma = Some(made))
+                            Self::set_up(ntb, device, &mut engines, platform, rng).map(
+                                |(bridge, ntrdma)| {
+                                    let bridge = OfNtb::hold(|| bridge);
+                                    opened.ntrdma = bridge.map(|bridge| (bridge, ntrdma));
+                                },
+                            )
                         }
                         NtbProtocol::NtbTransport => {
-                            transport::open(number, ntb, device, &mut engines, platform)
-                                .map(|made| opened.transports.push(made))
+                            transport::open(number, ntb, device, &mut engines, platform).map(
+                                |(port, ethernet)| {
+                                    let port = OfNtb::hold(|| port);
+                                    opened.transports.extend(port.map(|port| (port, ethernet)));
+                                },
+                            )
                         }
                     }
                 }
@@ -146,7 +162,7 @@ impl Bridge {
     fn new(device: Device, ntb: &Ntb) -> Self {
         let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let (address, peer) = ntb.ends().unwrap_or((unspecified, unspecified));
-        let measure = NtbPerf::new(address, peer);
+        let measure = OfMeasure::hold(|| NtbPerf::new(address, peer));
         let state = ntrdma::State::Down;
         let (measuring, taken, refused, ethernet) = (false, false, None, None);
         Bridge { device, measure, measuring, state, taken, refused, ethernet, frame: Vec::new() }
@@ -310,7 +326,7 @@ pub(super) fn report(state: &State) -> Value {
             ("qp_errors", counters.qp_errors.into()),
             ("violations", (counters.violations + device.violations()).into()),
             ("interrupts", device.interrupts().into()),
-            ("measured", ntb_perf::table(&bridge.measure)),
+            ("measured", bridge.measure.as_ref().map_or(Value::None, |m| ntb_perf::table(m))),
         ])
     });
     let transports = plane.transports.iter().map(|transport| {

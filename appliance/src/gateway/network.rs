@@ -1,11 +1,11 @@
 //! The IP interface of each port, and the services that stand on it.
 
-use super::perf_responders::Services;
 use super::ports::{BATCH, PortSlot};
 use super::state::{PingOrder, State};
 use super::web::Web;
 use crate::config::{Config, Http};
 use crate::console::Progress;
+use crate::families::OfMeasure;
 use core::net::IpAddr;
 use drivers::hal::{Instant, Port};
 use net::hosts::Hosts;
@@ -25,7 +25,7 @@ pub(super) struct Network {
     tls: Option<Arc<Tls>>,
     ping: Option<(IpAddr, Ping)>,
     /// The listeners of the measuring tools, on the interface that RDMA is on.
-    pub front: Option<TcpControl>,
+    pub front: Option<OfMeasure<TcpControl>>,
     generation: Option<u64>,
     /// The interface's activity that was seen last.
     seen: Option<u64>,
@@ -106,7 +106,7 @@ impl Network {
     fn services_timeout(&self) -> Option<Instant> {
         let http = self.http.as_ref().and_then(Server::poll_timeout);
         let ping = self.ping.as_ref().and_then(|(_, ping)| ping.poll_timeout());
-        let front = self.front.as_ref().and_then(TcpControl::poll_timeout);
+        let front = self.front.as_ref().and_then(|front| front.poll_timeout());
         Instant::first([http, ping, front])
     }
 
@@ -175,7 +175,7 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
             network.interface.link_came_up(now);
         }
         let services = network.front.as_ref().and(state.plane.services.as_ref());
-        let services = services.and_then(Services::poll_timeout);
+        let services = services.and_then(|services| services.poll_timeout());
         let due = Instant::first([network.poll_timeout(), services]).is_some_and(|at| at <= now);
         let seen = network.seen == Some(network.interface.activity());
         if !due && seen && !network.interface.has_news() {

@@ -3,7 +3,8 @@
 use super::plane::DataPlane;
 use super::rdma_stack::RdmaStack;
 use crate::config::Config;
-use drivers::hal::Instant;
+use crate::families::{self, MEASURE, OfMeasure};
+use drivers::hal::{Hold, Instant};
 use net::Interface;
 use perf_responders::tcp_control::TcpControl;
 use perf_responders::{rping, tools};
@@ -19,10 +20,15 @@ pub(super) struct Services {
 
 impl Services {
     /// The servers that the configuration wants, over a provider; what goes wrong is logged.
-    pub fn of(config: &Config, rdma_stack: Option<&mut RdmaStack>) -> Option<Self> {
+    pub fn of(config: &Config, rdma_stack: Option<&mut RdmaStack>) -> Option<OfMeasure<Self>> {
         let rdma_stack = rdma_stack.filter(|_| config.roce.services)?;
+        if !MEASURE {
+            log::error!("roce.services: {}", families::missing("measure"));
+            return None;
+        }
         let made = Services::new(&mut rdma_stack.providers);
-        made.inspect_err(|why| log::error!("roce.services: not available: {why}")).ok()
+        let made = made.inspect_err(|why| log::error!("roce.services: not available: {why}"));
+        made.ok().and_then(|services| OfMeasure::hold(|| services))
     }
 
     /// Listens for all of them.

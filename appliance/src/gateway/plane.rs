@@ -13,6 +13,7 @@ use super::storage::Storage;
 use super::storage_cores::Seat;
 use super::udp_engines::UdpEngines;
 use crate::config::Config;
+use crate::families::{OfMeasure, OfNtb};
 use crate::loops::{LoopCounters, Pace, Stage};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant, PortCounters};
@@ -37,18 +38,18 @@ pub(super) struct DataPlane {
     /// None if there are no ports, or RoCE is switched off.
     pub rdma_stack: Option<RdmaStack>,
     /// The way to another appliance; its provider is one of the set.
-    pub bridge: Option<Bridge>,
+    pub bridge: Option<OfNtb<Bridge>>,
     /// RapidIO networks; their interfaces are among the ports.
     pub rapidio: Vec<RapidioPort>,
     /// Links to LINX nodes, of the first loop; None if the configuration has none.
     pub linx: Option<Box<Linx>>,
     /// Bridges to stock Linux hosts; likewise.
-    pub transports: Vec<TransportPort>,
+    pub transports: Vec<OfNtb<TransportPort>>,
     pub storage: Storage,
     /// The peers of measuring tools, if they are switched on.
-    pub services: Option<Services>,
+    pub services: Option<OfMeasure<Services>>,
     /// The console's rping, if there is one.
-    pub rping: Option<Rping>,
+    pub rping: Option<OfMeasure<Rping>>,
     /// Transports over UDP without verbs.
     pub udp_engines: UdpEngines,
     pub capture: Capture,
@@ -197,7 +198,7 @@ impl DataPlane {
     /// Tells the machine across the bridge that the link is over, after all else was said: nothing goes over it
     /// any more.
     pub fn leave_bridge(&mut self) {
-        self.transports.iter_mut().for_each(TransportPort::leave);
+        self.transports.iter_mut().for_each(|one| one.leave());
         if let Some(bridge) = &mut self.bridge
             && let Some(ntrdma) =
                 self.rdma_stack.as_mut().and_then(|rdma_stack| rdma_stack.providers.ntrdma_mut())

@@ -107,7 +107,7 @@ impl DataPlane {
             let storage = self.storage.server.as_mut();
             let remote_storage = self.storage.remote_storage.as_mut();
             let services = self.services.as_mut();
-            let measure = self.bridge.as_mut().map(|bridge| &mut bridge.measure);
+            let measure = self.bridge.as_mut().and_then(|bridge| bridge.measure.as_mut());
             let taken = storage.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
                 || remote_storage.is_some_and(|e| e.handle_connection_event(&event, &mut ctx))
                 || services.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
@@ -135,7 +135,7 @@ impl DataPlane {
             done += rping.poll(&mut ctx);
         }
         if let Some(bridge) = &mut self.bridge {
-            done += bridge.measure.poll(&mut ctx);
+            done += bridge.measure.as_mut().map_or(0, |measure| measure.poll(&mut ctx));
             if done > 0 {
                 done += bridge.poll(&mut rdma_stack.providers, now).0;
             }

@@ -26,11 +26,12 @@ use super::unclaimed_devices::UnclaimedDevice;
 use crate::config::{Document, Problem, Sources, command_line, slot};
 use crate::console::Console;
 use crate::crash::{self, Record};
+use crate::families::OfMeasure;
 use crate::log_ring::LogRing;
 use crate::loops::Pace;
 use crate::machine::{CrashPlace, Machine, SpareCore};
 use core::time::Duration;
-use drivers::hal::{Clock, CrashWriter, Features, Instant, Platform};
+use drivers::hal::{Clock, CrashWriter, Features, Hold, Instant, Platform};
 use drivers::inventory::Inventory;
 use drivers::registry::Class;
 use net::capture::Capture;
@@ -246,12 +247,13 @@ impl Gateway {
             &mut unclaimed,
         );
         let mut transports = Vec::new();
-        for (transport, ethernet) in opened.transports {
+        for (mut transport, ethernet) in opened.transports {
             let (index, location) = (ports.len(), transport.location().to_string());
             let slot = loops.keep(Box::new(ethernet), index, location, transport.driver(), config);
             let (tls, seed) = (shared.clone(), rng.next_u64());
             networks.push(Network::new(&slot, index, config, tls, seed, now));
-            transports.push(transport.at(slot.place));
+            transport.stands_at(slot.place);
+            transports.push(transport);
             ports.push(slot);
         }
         let (mut bridge, ntrdma) = opened.ntrdma.unzip();
@@ -289,7 +291,7 @@ impl Gateway {
                     log::info!("{}: measuring tools only with RDMA CM", slot.name);
                     continue;
                 }
-                network.front = Some(TcpControl::new(&mut network.interface));
+                network.front = OfMeasure::hold(|| TcpControl::new(&mut network.interface));
             }
         }
         let quiet = Duration::from_micros(config.system.idle_after_us.into());

@@ -17,6 +17,7 @@ use super::worker::Worker;
 use crate::config::disk::ConfigDisk;
 use crate::config::{Config, Document};
 use crate::crash::History;
+use crate::families::OfSmc;
 use crate::log_ring::LogRing;
 use crate::refused::Refused;
 use core::net::IpAddr;
@@ -80,7 +81,7 @@ pub(super) struct State {
     /// The data plane of this loop.
     pub plane: DataPlane,
     /// SMC-R and its users; None if the configuration wants nothing of it.
-    pub smc: Option<Box<Smc>>,
+    pub smc: Option<OfSmc<Smc>>,
     /// Exchanges of engines over UDP with their peers; None if the configuration has none of these.
     pub rendezvous: Option<Box<Rendezvous>>,
     /// Numbers of this loop's ports, by their places in its plane.

@@ -11,10 +11,12 @@ use super::state::{End, PingOrder, State};
 use crate::config::{Document, Entry, InForce, Kind, Origin, Problem, Source, is_secret};
 use crate::console::{Managed, Progress, System, Topic};
 use crate::crash;
+use crate::families::{self, MEASURE, OfMeasure};
 use crate::log_ring::LogRing;
 use crate::report::Value;
 use core::net::IpAddr;
 use core::time::Duration;
+use drivers::hal::Hold;
 use perf_responders::rping::Options;
 
 impl System for State {
@@ -87,18 +89,22 @@ impl System for State {
     }
 
     fn start_rping(&mut self, address: IpAddr, count: u32, size: usize) -> Result<(), String> {
+        if !MEASURE {
+            return Err(families::missing("measure"));
+        }
         if self.plane.rdma_stack.is_none() {
             return Err(
                 "there is no RDMA provider: no network interface, or `roce.enabled` is false"
                     .into(),
             );
         }
-        self.plane.rping = Some(Rping::new(address, Options { count, size }, self.now));
+        let now = self.now;
+        self.plane.rping = OfMeasure::hold(|| Rping::new(address, Options { count, size }, now));
         Ok(())
     }
 
     fn poll_task(&mut self) -> Option<Progress> {
-        let rping = self.plane.rping.as_mut().and_then(Rping::news);
+        let rping = self.plane.rping.as_mut().and_then(|rping| rping.news());
         self.plane.rping.take_if(|rping| rping.is_over());
         rping
             .or_else(|| remote_storage::manage::poll_reading(self))

@@ -12,6 +12,7 @@ mod location;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod memory;
 mod mmio;
+mod part;
 mod platform;
 mod poison;
 mod port;
@@ -32,6 +33,7 @@ pub use location::{BusAddress, Location, Unit};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub use memory::detect as detect_avx;
 pub use mmio::Mmio;
+pub use part::{Absent, Hold};
 pub use pci_types::{ConfigRegionAccess, PciAddress};
 pub use platform::{Interrupt, Platform};
 pub use poison::{poison, unpoison};

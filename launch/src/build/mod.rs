@@ -1,7 +1,7 @@
 //! Building the image: the kernel's source, the kernel bundle, the program, the link.
 
 mod bundle;
-mod families;
+pub mod families;
 mod hermit;
 mod kernel_source;
 mod program;

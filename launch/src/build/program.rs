@@ -46,9 +46,7 @@ pub fn build(
     // Sorting and printing numbers, which no packet waits for, take a third of what they take otherwise.
     cargo.arg("--config=unstable.build-std-features=[\"optimize_for_size\"]");
     cargo.arg(format!("--config=target.{TARGET}.linker={:?}", toolchain.linker.display()));
-    if !features.is_empty() {
-        cargo.arg("--features").arg(features.join(","));
-    }
+    cargo.args(["--no-default-features", "--features"]).arg(features.join(","));
     cargo.env("ISTHMUS_COMMIT", commit());
     cargo.env("ISTHMUS_KERNEL", kernel);
     command::run_quietly("building the appliance", &mut cargo)?;

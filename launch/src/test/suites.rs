@@ -2,6 +2,7 @@
 
 use images::Format;
 
+use crate::build::families::BARE;
 use crate::setup::Purpose;
 
 /// A set of cases that cargo runs.
@@ -16,7 +17,7 @@ pub(super) struct Suite {
     pub uses: &'static [Purpose],
     /// Minutes of waiting for Linux's timers, or of measuring tools: run when named, or with `--full`.
     pub long: bool,
-    /// A family that the usual image has not: these cases boot one of their own.
+    /// A family that the usual image has not, or [`BARE`]: these cases boot one of their own.
     pub family: Option<&'static str>,
 }
 
@@ -163,6 +164,7 @@ pub(super) const SUITES: &[Suite] = &[
         ..boot_suite("matrix")
     },
     Suite { long: true, uses: BOOT_LIBVIRT, ..boot_suite("libvirt") },
+    Suite { long: true, family: Some(BARE), ..boot_suite("families") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("lab_selftest") },
     Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models") },
     Suite { needs: Needs::Models, uses: MODELS, ..long_suite("ntb_hw") },

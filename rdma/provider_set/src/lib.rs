@@ -19,20 +19,26 @@ mod names;
 mod no_cards;
 mod provider;
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use beside::Beside;
 use core::net::IpAddr;
-use drivers::hal::{Instant, TransmitProgress};
+use drivers::hal::{Hold, Instant, TransmitProgress};
 use drivers::ntb::Bridge;
 use ntrdma::Ntrdma;
 use roce::Roce;
+
+/// What holds the bridge's device, in a build that has one.
+#[cfg(feature = "ntrdma")]
+type OfBridge<T> = alloc::boxed::Box<T>;
+/// What holds the bridge's device, in a build that has one.
+#[cfg(not(feature = "ntrdma"))]
+type OfBridge<T> = drivers::hal::Absent<T>;
 
 /// All devices.
 pub struct ProviderSet {
     /// The ports' device.
     pub roce: Roce,
-    bridged: Option<Box<Beside<Ntrdma>>>,
+    bridged: Option<OfBridge<Beside<Ntrdma>>>,
     #[cfg(feature = "connectx")]
     cards: Vec<cards::Card>,
 }
@@ -42,7 +48,7 @@ impl ProviderSet {
     pub fn new(roce: Roce, ntrdma: Option<Ntrdma>) -> Self {
         ProviderSet {
             roce,
-            bridged: ntrdma.map(|ntrdma| Box::new(Beside::new(ntrdma, names::BRIDGE))),
+            bridged: ntrdma.and_then(|n| OfBridge::hold(|| Beside::new(n, names::BRIDGE))),
             #[cfg(feature = "connectx")]
             cards: Vec::new(),
         }

@@ -12,8 +12,9 @@ use launch::progress;
 use launch::qemu::{Disk, Nic, NicModel, PROMPT, Spec};
 use tempfile::NamedTempFile;
 
+use crate::features;
 use crate::instructions::{Counters, Plugin};
-use crate::report::Report;
+use crate::report::{Bar, Report};
 
 const APPLIANCE: &str = "10.9.0.1";
 const DISK_BYTES: u64 = 16 << 20;
@@ -28,6 +29,9 @@ pub fn bench() -> Result<()> {
     let mut report = Report::new("boot", Some(0));
     let image_bytes = std::fs::metadata(image()?)?.len();
     report.add("image_bytes", image_bytes as f64, 4_194_304.0);
+    for (key, bytes) in features::bytes()? {
+        report.check(key, bytes as f64, Bar::None);
+    }
     report.add("memory_floor_mib", f64::from(memory_floor()?), 32.0);
     report.add("boot_instructions", boot_instructions(&plugin)?, 20_000_000.0);
     report.add("boot_seconds", boot_seconds()?, 0.5);

@@ -2,6 +2,7 @@
 
 mod boot;
 mod callgrind;
+mod features;
 mod instructions;
 mod metal;
 mod ntrdma;

@@ -6,6 +6,7 @@ mod config;
 mod console;
 mod cores;
 mod disk;
+mod families;
 mod libvirt;
 mod linx_tcp;
 mod net;

@@ -1,6 +1,7 @@
 //! `ntb measure` of the console: what qperf would measure over the bridge, one test after the other.
 
 use crate::console::{Managed, Progress};
+use crate::families::{self, MEASURE};
 use crate::gateway::plane::DataPlane;
 use crate::gateway::state::State;
 use crate::report::Value;
@@ -40,6 +41,9 @@ pub(in crate::gateway) fn act(state: &mut State, words: &[&str]) -> Result<Manag
     };
     let time = seconds.map(Duration::from_secs);
     let time = time.ok_or("accepted: for how many seconds each test runs, 1 to 60")?;
+    if !MEASURE {
+        return Err(families::missing("measure"));
+    }
     change(state, &mut |measure, ctx| measure.start(time, ctx)).ok_or("there is no bridge")?;
     if let Some(bridge) = &mut state.plane.bridge {
         bridge.measuring = true;
@@ -60,7 +64,8 @@ fn change(
     let DataPlane { bridge, rdma_stack, arena, now, rng, .. } = &mut state.plane;
     let (bridge, rdma_stack) = (bridge.as_mut()?, rdma_stack.as_mut()?);
     let provider = &mut rdma_stack.providers;
-    order(&mut bridge.measure, &mut EngineContext { provider, arena, now: *now, rng: &mut **rng });
+    let measure = bridge.measure.as_mut()?;
+    order(measure, &mut EngineContext { provider, arena, now: *now, rng: &mut **rng });
     Some(())
 }
 
@@ -68,13 +73,14 @@ fn change(
 #[cold]
 #[inline(never)]
 pub(in crate::gateway) fn poll(state: &mut State) -> Option<Progress> {
-    let bridge = state.plane.bridge.as_mut()?;
-    if !bridge.measuring || bridge.measure.is_running() {
+    let bridge = &mut **state.plane.bridge.as_mut()?;
+    let measure = bridge.measure.as_mut()?;
+    if !bridge.measuring || measure.is_running() {
         return None;
     }
     bridge.measuring = false;
-    Some(Progress::Done(match bridge.measure.failure() {
+    Some(Progress::Done(match measure.failure() {
         Some((test, why)) => Err(format!("{test}: {why}")),
-        None => Ok(table(&bridge.measure).to_text().trim_end().into()),
+        None => Ok(table(measure).to_text().trim_end().into()),
     }))
 }

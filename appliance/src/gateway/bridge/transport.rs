@@ -71,8 +71,8 @@ pub(in crate::gateway) fn open(
 
 impl TransportPort {
     /// Its port has this place among the plane's.
-    pub fn at(self, place: usize) -> Self {
-        TransportPort { place, ..self }
+    pub fn stands_at(&mut self, place: usize) {
+        self.place = place;
     }
 
     fn poll(&mut self, ports: &mut [PlanePort], now: Instant) {

@@ -5,10 +5,11 @@ use super::read_benchmark::{Reading, Wanted};
 use super::sessions::path_name;
 use crate::config::{Mirror, Name, Remote, Size};
 use crate::console::{Managed, Progress};
+use crate::families::{self, MEASURE, MIRROR, OfMeasure};
 use crate::gateway::manage::{at_once, lines, one};
 use crate::gateway::state::State;
 use crate::report::Value;
-use drivers::hal::Geometry;
+use drivers::hal::{Geometry, Hold};
 use storage::volume::VolumeId;
 use storage::volume::mirror::{MemberState, MirrorState};
 use verbs::EngineContext;
@@ -281,6 +282,9 @@ fn read(state: &mut State, words: &[&str]) -> Told {
             _ => return Err(bad()),
         }
     }
+    if !MEASURE {
+        return Err(families::missing("measure"));
+    }
     let plane = &mut state.plane;
     let storage = &mut plane.storage;
     let id = storage.volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
@@ -294,7 +298,7 @@ fn read(state: &mut State, words: &[&str]) -> Told {
         return Err("another `remote read` is under way".into());
     }
     let reading = Reading::start(id, volume, wanted, &mut plane.arena, plane.now)?;
-    remote_storage.reading = Some(reading);
+    remote_storage.reading = OfMeasure::hold(|| reading);
     Ok(Managed::Started)
 }
 
@@ -344,6 +348,9 @@ fn make_anew(state: &mut State, mirror: &Mirror, members: [&str; 2]) -> Told {
 }
 
 fn create(state: &mut State, words: &[&str]) -> Told {
+    if !MIRROR {
+        return Err(families::missing("mirror"));
+    }
     const USAGE: &str = "accepted: NAME FIRST SECOND force";
     let [name, first, second, rest @ ..] = words else { return Err(USAGE.into()) };
     match rest {

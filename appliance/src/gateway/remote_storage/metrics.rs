@@ -1,6 +1,7 @@
 //! Metrics of sessions with other servers, of devices mapped over them, and of mirrors.
 
 use super::sessions::{Session, path_name};
+use crate::families::OfRemote;
 use crate::gateway::metrics::Page;
 use crate::gateway::metrics::storage::buckets;
 use crate::gateway::state::State;
@@ -57,10 +58,14 @@ const MIRROR: [Family<Status>; 3] = [
 ];
 
 /// The paths of all sessions but for the first `past`; none if those are `usize::MAX`.
-fn paths(sessions: &[Session], past: usize) -> impl Iterator<Item = (&Session, PathStatus<'_>)> {
+fn paths(
+    sessions: &[OfRemote<Session>],
+    past: usize,
+) -> impl Iterator<Item = (&Session, PathStatus<'_>)> {
     let wanted = if past < usize::MAX { sessions } else { &[] };
     let paths = wanted
         .iter()
+        .map(|session| &**session)
         .flat_map(|session| session.client.transport().paths().map(move |path| (session, path)));
     paths.skip(past)
 }

@@ -2,10 +2,11 @@
 
 use super::TEND_INTERVAL;
 use crate::config::{self, Config, Size};
+use crate::families::{self, MIRROR, OfMirror};
 use crate::gateway::storage::{Storage, name};
 use core::cell::Cell;
 use core::time::Duration;
-use drivers::hal::{Arena, Geometry, Instant};
+use drivers::hal::{Arena, Geometry, Hold, Instant};
 use std::rc::Rc;
 use storage::rnbd::client::Losses;
 use storage::volume::mirror::{MemberState, Mirror, MirrorState, Status};
@@ -127,6 +128,9 @@ impl Storage {
         arena: &mut Arena,
         now: Instant,
     ) -> Result<(), String> {
+        if !MIRROR {
+            return Err(families::missing("mirror"));
+        }
         let mirror_name = name(&mirror.name)?;
         let memory = arena.alloc(Mirror::MEMORY, 4096).ok_or("no memory for it")?;
         let members: Vec<String> = mirror.members.iter().map(ToString::to_string).collect();
@@ -147,7 +151,7 @@ impl Storage {
         let (name, told) = (mirror.name.to_string(), Status::default());
         let out_since = [None; 2];
         let slot = MirrorSlot { name, members, status, forced, ending, told, out_since };
-        remote_storage.mirrors.push(slot);
+        remote_storage.mirrors.extend(OfMirror::hold(|| slot));
         remote_storage.tend_due.get_or_insert(now + TEND_INTERVAL / 10);
         Ok(())
     }

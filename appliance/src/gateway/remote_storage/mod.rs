@@ -12,6 +12,7 @@ mod sessions;
 mod tests;
 
 use super::storage::Storage;
+use crate::families::{OfMeasure, OfMirror, OfRemote};
 use core::time::Duration;
 use drivers::hal::Instant;
 use mirrors::MirrorSlot;
@@ -34,7 +35,7 @@ const TURNS: usize = 4;
 #[derive(Default)]
 pub(in crate::gateway) struct RemoteStorage {
     /// By their numbers.
-    pub sessions: Vec<Session>,
+    pub sessions: Vec<OfRemote<Session>>,
     /// Sessions that have something to do, by number, …
     bells: Bells,
     /// … and when others will, though nothing arrives.
@@ -42,14 +43,14 @@ pub(in crate::gateway) struct RemoteStorage {
     /// Sessions that were looked at.
     #[cfg(test)]
     looked_at: u64,
-    pub mirrors: Vec<MirrorSlot>,
+    pub mirrors: Vec<OfMirror<MirrorSlot>>,
     /// When ways to servers are looked for; None while every path is up.
     pub ways_due: Option<Instant>,
     tend_due: Option<Instant>,
     /// What mirrors know of time.
     clock: Clock,
     /// The console's `remote read`.
-    pub reading: Option<Reading>,
+    pub reading: Option<OfMeasure<Reading>>,
     /// The mirror that the console's `mirror remove` waits for.
     pub ending: Option<String>,
 }

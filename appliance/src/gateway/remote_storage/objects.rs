@@ -17,7 +17,8 @@ const WRITE_ONE: &str = "usage: write 1";
 
 fn all_sessions(state: &State) -> impl Iterator<Item = &Session> {
     let remote_storage = state.plane.storage.remote_storage.as_deref();
-    remote_storage.into_iter().flat_map(|remote_storage| &remote_storage.sessions)
+    let sessions = remote_storage.into_iter().flat_map(|remote_storage| &remote_storage.sessions);
+    sessions.map(|session| &**session)
 }
 
 /// `/rtrs-client`.
@@ -154,7 +155,8 @@ pub(super) fn mirror(members: &[String; 2], status: &Status, now: Instant) -> Va
 }
 
 fn session_mut<'a>(remote_storage: &'a mut RemoteStorage, name: &str) -> Option<&'a mut Session> {
-    remote_storage.sessions.iter_mut().find(|session| session.name() == name)
+    let mut sessions = remote_storage.sessions.iter_mut().map(|session| &mut **session);
+    sessions.find(|session| session.name() == name)
 }
 
 /// Writes to an object of a session with a server.

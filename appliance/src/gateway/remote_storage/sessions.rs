@@ -2,10 +2,11 @@
 
 use super::RemoteStorage;
 use crate::config::{Config, PathPair, Remote};
+use crate::families::{self, OfRemote, REMOTE};
 use crate::gateway::storage::{Storage, name};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use drivers::hal::Instant;
+use drivers::hal::{Hold, Instant};
 use provider_set::ProviderSet;
 use rtrs::client::{AddPathError, DownReason, PathId, PathStatus};
 use storage::rnbd::client::{self, Client, DeviceId, DeviceStatus, Losses, Notice};
@@ -137,11 +138,16 @@ impl RemoteStorage {
     }
 
     /// Adds a session, under the first number that is free.
-    fn add(&mut self, session: Session, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
-        let numbered = |(place, session): &(usize, &Session)| session.number as usize == *place;
+    fn add(
+        &mut self,
+        session: OfRemote<Session>,
+        ctx: &mut EngineContext<'_, ProviderSet>,
+    ) -> usize {
+        let numbered =
+            |(place, session): &(usize, &OfRemote<Session>)| session.number as usize == *place;
         let place = self.sessions.iter().enumerate().take_while(numbered).count();
         self.sessions.insert(place, session);
-        let session = &mut self.sessions[place];
+        let session = &mut *self.sessions[place];
         session.number = place as u32;
         session.client.ring_when_asked(self.bells.bell(session.number), ctx);
         place
@@ -150,7 +156,7 @@ impl RemoteStorage {
     /// Ends the sessions that have no device left.
     fn end_unused(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) {
         while let Some(place) = self.sessions.iter().position(|s| s.devices.is_empty()) {
-            let Session { number, client, due, .. } = self.sessions.remove(place);
+            let Session { number, client, due, .. } = self.sessions.remove(place).into_part();
             due.map(|at| self.due.remove(&(at, number)));
             client.end(ctx);
         }
@@ -158,7 +164,7 @@ impl RemoteStorage {
 
     /// The session with a device behind a volume, and the device.
     pub fn find_device(&self, volume: &str) -> Option<(&Session, DeviceStatus)> {
-        self.sessions.iter().find_map(|session| Some((session, session.device(volume)?)))
+        self.sessions.iter().find_map(|session| Some((&**session, session.device(volume)?)))
     }
 }
 
@@ -183,6 +189,9 @@ impl Storage {
         config: &Config,
         ctx: &mut EngineContext<'_, ProviderSet>,
     ) -> Result<VolumeId, String> {
+        if !REMOTE {
+            return Err(families::missing("remote"));
+        }
         if self.volumes.find(remote.name.as_str()).is_some() {
             return Err("the name is taken".into());
         }
@@ -208,7 +217,7 @@ impl Storage {
                 };
                 let client = Client::new(devices, transport, session_name, ctx)
                     .map_err(|why| format!("no memory or other resources left: {why}"))?;
-                let session = Session {
+                let session = OfRemote::hold(|| Session {
                     number: 0,
                     client,
                     due: None,
@@ -216,7 +225,8 @@ impl Storage {
                     max_reconnect_attempts: remote.max_reconnect_attempts.0,
                     devices: Vec::new(),
                     told: Vec::new(),
-                };
+                });
+                let session = session.ok_or_else(|| families::missing("remote"))?;
                 remote_storage.add(session, ctx)
             }
         };
@@ -247,6 +257,7 @@ impl Storage {
         }
         let Some(remote_storage) = &mut self.remote_storage else { return };
         for session in &mut remote_storage.sessions {
+            let session = &mut **session;
             session.devices.retain(|(name, id)| {
                 let kept = name != volume;
                 if !kept {

@@ -229,7 +229,7 @@ fn the_console_reads_a_volume() {
     let wanted = Wanted { count: 100, size: 4096, depth: 8 };
     let volume = storage.volumes.get(id).unwrap();
     let reading = Reading::start(id, volume, wanted, arena, world.now).unwrap();
-    storage.remote_storage.as_mut().unwrap().reading = Some(reading);
+    storage.remote_storage.as_mut().unwrap().reading = Some(reading.into());
     assert!(storage.volumes.find("far").is_some());
     world.pass(Duration::from_secs(1));
     let reading = world.sides[0].storage.remote_storage.as_ref().unwrap().reading.as_ref().unwrap();

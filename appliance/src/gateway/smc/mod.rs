@@ -17,8 +17,9 @@ use super::plane::DataPlane;
 use super::ports::PortSlot;
 use super::service::{Service, Surroundings};
 use crate::config::{self, Config};
+use crate::families::{self, OfSmc, SMC};
 use core::net::IpAddr;
-use drivers::hal::Instant;
+use drivers::hal::{Hold, Instant};
 use messaging::Users;
 use messaging::messages::Messages;
 use messaging::relay::{Interfaces, Notice, World};
@@ -61,8 +62,12 @@ impl Smc {
         memory: u64,
         plane: &mut DataPlane,
         networks: &mut [Network],
-    ) -> Option<Box<Self>> {
+    ) -> Option<OfSmc<Self>> {
         if !config.smc.services && config.rule.is_empty() {
+            return None;
+        }
+        if !SMC {
+            log::error!("smc: {}", families::missing("smc"));
             return None;
         }
         let mut ctx = context(plane).or_else(|| {
@@ -90,14 +95,14 @@ impl Smc {
                 users.add_service(at, make);
             }
         }
-        let mut smc = Box::new(Smc {
+        let mut smc = OfSmc::hold(|| Smc {
             engine,
             users,
             rules: Rules::new(config.smc.clone(), pool),
             piece: Vec::new(),
             more: false,
             generations: Vec::new(),
-        });
+        })?;
         let now = plane.now;
         smc.apply_rules(config, networks, plane, now);
         Some(smc)

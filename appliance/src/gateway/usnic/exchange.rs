@@ -339,7 +339,7 @@ impl Exchange for Usnic {
             reason: "not_taken",
             advice: text.clone().into(),
         });
-        text.truncate(MOST_TEXT);
+        text.truncate(text.floor_char_boundary(MOST_TEXT));
         let kind = Kind::Refused(code as u8, text.len() as u16);
         let layout = usnic::wire::header::Layout::V4;
         let record = Record { kind, layout, sender: 0, receiver: 0, modex: None };

@@ -1,0 +1,41 @@
+//! Families of protocols and tools that an image may be built without (`./isthmus build --without smc`): what holds the
+//! parts of each, a `Box` or nothing ([`drivers::hal::Hold`]).
+
+macro_rules! family {
+    ($(#[$doc:meta])* $name:ident, $has:ident, $feature:literal) => {
+        /// Whether the image has it.
+        pub(crate) const $has: bool = cfg!(feature = $feature);
+        $(#[$doc])*
+        #[cfg(feature = $feature)]
+        pub(crate) type $name<T> = Box<T>;
+        $(#[$doc])*
+        #[cfg(not(feature = $feature))]
+        pub(crate) type $name<T> = drivers::hal::Absent<T>;
+    };
+}
+
+family! {
+    /// Bridges (NTB): NTRDMA, and `ntb_transport` with stock Linux hosts.
+    OfNtb, NTB, "ntb"
+}
+family! {
+    /// SMC-R, its services and rules, over TCP too.
+    OfSmc, SMC, "smc"
+}
+family! {
+    /// Volumes of other servers: the clients of RTRS and RNBD.
+    OfRemote, REMOTE, "remote"
+}
+family! {
+    /// Mirrors of two volumes.
+    OfMirror, MIRROR, "mirror"
+}
+family! {
+    /// Measuring: servers of rping, perftest and qperf, the console's `rping`, `ntb measure` and `remote read`.
+    OfMeasure, MEASURE, "measure"
+}
+
+/// What is said where the configuration or the operator wants a part that the image has not.
+pub(crate) fn missing(family: &str) -> String {
+    format!("this image was built without {family}: build it without `--without {family}`")
+}

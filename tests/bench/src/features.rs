@@ -1,0 +1,85 @@
+//! What the image's code is for: the bytes of its functions by feature, told by the modules in their names. Data, and
+//! what the linker has merged, is nobody's.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use launch::symbolize::Symbols;
+use launch::workspace;
+
+/// A feature: its key, and names of modules of which a function has one.
+type Feature = (&'static str, &'static [&'static str]);
+
+/// All of them; the first whose module a function's name has is its own. Parts before the wholes that they are in.
+const FEATURES: &[Feature] = &[
+    ("code_bytes_mirror", &["volume::mirror", "remote_storage::mirrors"]),
+    ("code_bytes_measure", &["perf_responders", "gateway::rping", "ntb_perf", "read_benchmark"]),
+    ("code_bytes_remote", &["rtrs::client", "rnbd::client", "gateway::remote_storage"]),
+    (
+        "code_bytes_ntb",
+        &["ntrdma::", "drivers::ntb", "drivers::dma", "gateway::bridge", "metrics::ntb"],
+    ),
+    ("code_bytes_smc", &["smcr::", "messaging::", "gateway::smc", "metrics::smc"]),
+    ("code_bytes_usnic", &["usnic::"]),
+    ("code_bytes_linx", &["linx::"]),
+    ("code_bytes_rapidio", &["rapidio::"]),
+    ("code_bytes_storage", &["storage::", "rtrs::", "drivers::block", "gateway::volumes"]),
+    ("code_bytes_roce", &["roce::", "softverbs::", "cm::", "provider_set::", "verbs::"]),
+    (
+        "code_bytes_tls",
+        &["rustls", "x509_cert", "elliptic_curve", "p256::", "ecdsa", "curve25519", "der::", "aes"],
+    ),
+    ("code_bytes_ethernet", &["drivers::ethernet", "drivers::virtio"]),
+    ("code_bytes_network", &["net::", "smoltcp"]),
+    ("code_bytes_management", &["operator::", "toml_parser", "gateway::"]),
+    ("code_bytes_kernel", &["hermit", "talc::", "x86_64::", "isthmus::", "boot::", "fdt::"]),
+];
+/// What has none of these modules in its name: the library, and what was not named.
+const REST: &str = "code_bytes_rest";
+
+/// Bytes of code by feature.
+pub fn bytes() -> Result<Vec<(&'static str, u64)>> {
+    let path = workspace::target().join("isthmus/isthmus.symbols");
+    let file = fs::read(&path).with_context(|| format!("no {}", path.display()))?;
+    Ok(count(Symbols::read(&file)?.functions()))
+}
+
+fn count<'a>(functions: impl Iterator<Item = (&'a str, u64)>) -> Vec<(&'static str, u64)> {
+    let mut counts: Vec<(&str, u64)> = FEATURES.iter().map(|(key, _)| (*key, 0)).collect();
+    counts.push((REST, 0));
+    for (name, len) in functions {
+        let is_in = |(_, modules): &Feature| modules.iter().any(|module| has(name, module));
+        let place = FEATURES.iter().position(is_in).unwrap_or(FEATURES.len());
+        counts[place].1 += len;
+    }
+    counts
+}
+
+/// Whether a function's name has a module: behind nothing that would make it a part of another word.
+fn has(name: &str, module: &str) -> bool {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    name.match_indices(module).any(|(at, _)| !name[..at].ends_with(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_of_the_first_feature_in_their_names() {
+        let functions = [
+            ("<smcr::engine::Engine>::poll::<provider_set::ProviderSet>", 10),
+            ("<storage::volume::mirror::Mirror as storage::volume::Volume>::submit", 20),
+            ("<alloc::vec::Vec<roce::Roce>>::push", 30),
+            ("memmove", 40),
+            ("<subnet::Mask>::of", 50),
+        ];
+        let counts = count(functions.into_iter());
+        let of = |key: &str| counts.iter().find(|(name, _)| *name == key).map(|(_, bytes)| *bytes);
+        assert_eq!(of("code_bytes_smc"), Some(10));
+        assert_eq!(of("code_bytes_mirror"), Some(20));
+        assert_eq!(of("code_bytes_storage"), Some(0));
+        assert_eq!(of("code_bytes_roce"), Some(30));
+        assert_eq!(of(REST), Some(90));
+    }
+}
