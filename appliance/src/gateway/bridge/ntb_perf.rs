@@ -29,10 +29,15 @@ pub(super) fn table(measure: &NtbPerf) -> Value {
     Value::list(measure.results.iter().map(row))
 }
 
-/// Carries an order of the console's out: to measure for so many seconds, or for one.
+/// Carries an order of the console's out: to measure over the bridge of that name, or the first, for so many seconds, or
+/// for one.
 #[cold]
 #[inline(never)]
 pub(in crate::gateway) fn act(state: &mut State, words: &[&str]) -> Result<Managed, String> {
+    let (name, words) = match words {
+        [name, rest @ ..] if name.starts_with("ntb") => (Some(*name), rest),
+        _ => (None, words),
+    };
     let seconds = match words {
         [] => Some(1),
         [word] => word.parse().ok().filter(|seconds| (1..=LONGEST).contains(seconds)),
@@ -40,8 +45,10 @@ pub(in crate::gateway) fn act(state: &mut State, words: &[&str]) -> Result<Manag
     };
     let time = seconds.map(Duration::from_secs);
     let time = time.ok_or("accepted: for how many seconds each test runs, 1 to 60")?;
-    change(state, &mut |measure, ctx| measure.start(time, ctx)).ok_or("there is no bridge")?;
-    if let Some(bridge) = &mut state.plane.bridge {
+    let place = super::place(&state.plane.bridges, name)?;
+    let started = change(state, place, &mut |measure, ctx| measure.start(time, ctx));
+    started.ok_or("there is no bridge")?;
+    if let Some(bridge) = state.plane.bridges.get_mut(place) {
         bridge.measuring = true;
     }
     Ok(Managed::Started)
@@ -49,16 +56,19 @@ pub(in crate::gateway) fn act(state: &mut State, words: &[&str]) -> Result<Manag
 
 /// Measures no more, if anything is measured.
 pub(in crate::gateway) fn cancel(state: &mut State) {
-    change(state, &mut NtbPerf::cancel);
+    for place in 0..state.plane.bridges.len() {
+        change(state, place, &mut NtbPerf::cancel);
+    }
 }
 
 #[inline(never)]
 fn change(
     state: &mut State,
+    place: usize,
     order: &mut dyn FnMut(&mut NtbPerf, &mut EngineContext<'_, ProviderSet>),
 ) -> Option<()> {
-    let DataPlane { bridge, rdma_stack, arena, now, rng, .. } = &mut state.plane;
-    let (bridge, rdma_stack) = (bridge.as_mut()?, rdma_stack.as_mut()?);
+    let DataPlane { bridges, rdma_stack, arena, now, rng, .. } = &mut state.plane;
+    let (bridge, rdma_stack) = (bridges.get_mut(place)?, rdma_stack.as_mut()?);
     let provider = &mut rdma_stack.providers;
     order(&mut bridge.measure, &mut EngineContext { provider, arena, now: *now, rng: &mut **rng });
     Some(())
@@ -68,10 +78,8 @@ fn change(
 #[cold]
 #[inline(never)]
 pub(in crate::gateway) fn poll(state: &mut State) -> Option<Progress> {
-    let bridge = state.plane.bridge.as_mut()?;
-    if !bridge.measuring || bridge.measure.is_running() {
-        return None;
-    }
+    let mut bridges = state.plane.bridges.iter_mut();
+    let bridge = bridges.find(|one| one.measuring && !one.measure.is_running())?;
     bridge.measuring = false;
     Some(Progress::Done(match bridge.measure.failure() {
         Some((test, why)) => Err(format!("{test}: {why}")),
