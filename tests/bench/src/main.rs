@@ -3,6 +3,7 @@
 mod boot;
 mod callgrind;
 mod instructions;
+mod memory_trace;
 mod metal;
 mod ntrdma;
 mod report;
