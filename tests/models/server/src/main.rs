@@ -239,7 +239,8 @@ struct BridgeOptions {
     /// engines beside them, in the same order
     #[arg(num_args = 1..=4, required = true)]
     sockets: Vec<PathBuf>,
-    /// Beside each side is an I/OAT engine with this PCI device id, hexadecimal, which writes to its windows
+    /// Beside each side is a DMA engine with this PCI device id, hexadecimal, which writes to its windows: 1498 is PTDMA,
+    /// others are I/OAT
     #[arg(long, value_parser = hexadecimal, conflicts_with = "own_address")]
     engine: Option<u16>,
     /// Bytes of each window, as log2
@@ -264,8 +265,13 @@ impl BridgeOptions {
                 serve(vec![(a.clone(), boxed(first)), (b.clone(), boxed(second))])
             }
             (None, Some(device), [a, b, c, d]) => {
-                let settings = ioat::Config { device, channels: 2, version: 0x34, fault: None };
-                let engine = || Box::new(Ioat::new(settings)) as Box<dyn Function>;
+                let engine = || -> Box<dyn Function> {
+                    if device == ptdma::DEVICE {
+                        return Box::new(Ptdma::new(None));
+                    }
+                    let (channels, version) = (2, 0x34);
+                    Box::new(Ioat::new(ioat::Config { device, channels, version, fault: None }))
+                };
                 let all = vec![
                     (a.clone(), boxed(first)),
                     (b.clone(), boxed(second)),
