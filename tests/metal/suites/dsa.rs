@@ -180,7 +180,7 @@ fn more_than_a_batch_is_given_in_several() {
 /// What is complete is never written again: it could be an older value of a cell that has a newer one.
 #[test]
 fn an_error_is_got_over_and_what_is_complete_is_not_done_again() {
-    for fault in [Fault::ErrorOnce, Fault::HangOnce] {
+    for fault in [Fault::ErrorAt(0), Fault::ErrorAt(26), Fault::ErrorAt(27), Fault::HangOnce] {
         let mut bench = open(None).unwrap();
         let mut last = 0;
         for part in 0..60 {

@@ -75,8 +75,8 @@ pub enum Fault {
     Corrupt,
     /// Every copy fails.
     Error,
-    /// The next copy fails.
-    ErrorOnce,
+    /// The copy behind so many others fails, once.
+    ErrorAt(u64),
     /// What is between the first fences of a batch is carried out, and then nothing more.
     Hang,
     /// The same once.
@@ -261,7 +261,7 @@ impl Dsa {
         }
         match self.fault {
             Some(Fault::Error) => return HARDWARE,
-            Some(Fault::ErrorOnce) => {
+            Some(Fault::ErrorAt(count)) if count == self.counts.copies => {
                 self.fault = None;
                 return HARDWARE;
             }
