@@ -167,6 +167,8 @@ pub static DRIVERS: &[Driver] = &[
     #[cfg(feature = "ntb")]
     Driver { name: "ioatdma", ids: &dma::ioat::IDS, open: Open::Dma(dma::ioat::open) },
     #[cfg(feature = "bridges")]
+    Driver { name: "idxd", ids: &dma::dsa::IDS, open: Open::Dma(dma::dsa::open) },
+    #[cfg(feature = "bridges")]
     Driver { name: "ptdma", ids: &dma::ptdma::IDS, open: Open::Dma(dma::ptdma::open) },
     Driver {
         name: "tsi721_mport",

@@ -1,5 +1,5 @@
-//! The bridge to another appliance: what carries it, and how its link stands. The provider over it
-//! is beside the ports' in [`provider_set::ProviderSet`]. Bridges to stock Linux hosts are ports ([`transport`]).
+//! Bridges to other appliances: what carries each, and how its link stands. The providers over them
+//! are beside the ports' in [`provider_set::ProviderSet`]. Bridges to stock Linux hosts are ports ([`transport`]).
 
 mod device;
 mod engines;
@@ -20,6 +20,7 @@ use crate::families::{self, NTB, OfMeasure, OfNtb};
 use crate::report::Value;
 use core::net::{IpAddr, Ipv4Addr};
 use device::Device;
+pub(super) use device::Hardware;
 use drivers::device::Device as FoundDevice;
 use drivers::dma::Carrier;
 use drivers::hal::{Hold, Instant, Platform, Window};
@@ -31,8 +32,13 @@ use rand_core::RngCore;
 use tcp::Tcp;
 pub(super) use transport::{TransportEthernet, TransportPort};
 
-/// The bridge, and what the log was told of it.
+/// A bridge, and what the log was told of it.
 pub(super) struct Bridge {
+    /// `ntb` and the number of its `[[ntb]]`.
+    pub name: String,
+    number: u8,
+    /// Largest packet of its interface, if it is to have one.
+    mtu: Option<u16>,
     pub device: Device,
     /// Both ends of what is measured.
     pub measure: Option<OfMeasure<NtbPerf>>,
@@ -54,17 +60,31 @@ fn ring_of_frames(mtu: u16) -> u32 {
 /// Bridges that were opened.
 #[derive(Default)]
 pub(super) struct Opened {
-    /// The one over which NTRDMA goes, with its provider.
-    pub ntrdma: Option<(OfNtb<Bridge>, Ntrdma)>,
+    /// Those over which NTRDMA goes, with their providers.
+    pub ntrdma: Vec<(OfNtb<Bridge>, Ntrdma)>,
     /// Those to stock Linux hosts.
     pub transports: Vec<(OfNtb<TransportPort>, TransportEthernet)>,
 }
 
 /// The provider over a bridge that exposes this memory.
 #[cold]
-fn provider(ntb: &Ntb, exposed: Window, rng: &mut dyn RngCore) -> Result<Ntrdma, String> {
-    let (address, peer) = ntb.ends().ok_or("ntb.0: `address` and `peer` are missing")?;
-    let small = || format!("ntb.0: {} bytes to expose are too few", exposed.len());
+fn provider(
+    number: usize,
+    ntb: &Ntb,
+    exposed: Window,
+    rng: &mut dyn RngCore,
+) -> Result<Ntrdma, String> {
+    let ends = ntb.ends();
+    let (address, peer) =
+        ends.ok_or_else(|| format!("ntb.{number}: `address` and `peer` are missing"))?;
+    let small = || {
+        let mtu =
+            if ntb.mtu.is_some() { ", or give the interface over it a smaller `mtu`" } else { "" };
+        format!(
+            "ntb.{number}: the {} bytes that it exposes are too few for queue pairs: set a larger window{mtu}",
+            exposed.len()
+        )
+    };
     let frames = ntb.mtu.map_or(0, ring_of_frames);
     let rest = exposed.len().saturating_sub(frames as usize);
     let layout = Layout::within(rest).ok_or_else(small)?;
@@ -72,7 +92,7 @@ fn provider(ntb: &Ntb, exposed: Window, rng: &mut dyn RngCore) -> Result<Ntrdma,
     let usual = ntrdma::Config::new(rng.next_u64(), address, peer);
     let settings = ntrdma::Config { layout, frames, lost, beat: lost / 10, ..usual };
     Ntrdma::new(settings, exposed, rng)
-        .map_err(|why| format!("ntb.0: the shared memory cannot be used: {why}"))
+        .map_err(|why| format!("ntb.{number}: the shared memory cannot be used: {why}"))
 }
 
 impl Bridge {
@@ -95,15 +115,16 @@ impl Bridge {
             return opened;
         }
         let mut wanted: Vec<usize> = (0..config.ntb.len()).collect();
-        if let Some((ntb, peer)) = config.ntrdma().and_then(|ntb| Some((ntb, ntb.tcp?))) {
-            wanted.retain(|number| *number > 0);
+        let over_tcp = config.ntrdma().find_map(|(number, ntb)| Some((number, ntb, ntb.tcp?)));
+        if let Some((number, ntb, peer)) = over_tcp {
+            wanted.retain(|other| *other != number);
             let exposed = platform.arena().alloc(ntb.memory.0 as usize, 4096);
             let exposed = exposed.unwrap_or(Window::empty());
-            match provider(ntb, exposed, rng) {
+            match provider(number, ntb, exposed, rng) {
                 Ok(ntrdma) => {
                     let tcp = Box::new(Tcp::new(ntb, peer, exposed, networks, rng));
-                    let bridge = OfNtb::hold(|| Self::new(Device::Tcp(tcp), ntb));
-                    opened.ntrdma = bridge.map(|bridge| (bridge, ntrdma));
+                    let bridge = OfNtb::hold(|| Self::new(number, Device::Tcp(tcp), ntb));
+                    opened.ntrdma.extend(bridge.map(|bridge| (bridge, ntrdma)));
                 }
                 Err(why) => log::error!("{why}"),
             }
@@ -114,11 +135,16 @@ impl Bridge {
                 Some((number, ntb)) => {
                     wanted.retain(|other| *other != number);
                     match ntb.protocol {
+                        NtbProtocol::Ntrdma if opened.ntrdma.len() >= ProviderSet::BRIDGES => {
+                            Err(format!(
+                                "ntb.{number}: an image with ConnectX has NTRDMA over one bridge"
+                            ))
+                        }
                         NtbProtocol::Ntrdma => {
-                            Self::set_up(ntb, device, &mut engines, platform, rng).map(
+                            Self::set_up(number, ntb, device, &mut engines, platform, rng).map(
                                 |(bridge, ntrdma)| {
                                     let bridge = OfNtb::hold(|| bridge);
-                                    opened.ntrdma = bridge.map(|bridge| (bridge, ntrdma));
+                                    opened.ntrdma.extend(bridge.map(|bridge| (bridge, ntrdma)));
                                 },
                             )
                         }
@@ -146,38 +172,52 @@ impl Bridge {
     }
 
     fn set_up(
+        number: usize,
         ntb: &Ntb,
         device: FoundDevice,
         engines: &mut Engines<'_>,
         platform: &mut dyn Platform,
         rng: &mut dyn RngCore,
     ) -> Result<(Self, Ntrdma), String> {
-        let mut opened =
-            device.open_bridge(platform, ntb.side()).map_err(|error| format!("ntb.0: {error}"))?;
-        let ntrdma = provider(ntb, opened.exposed(), rng)?;
-        engines.serve("ntb0", &mut *opened, platform);
-        Ok((Self::new(Device::Bridge(device, opened), ntb), ntrdma))
+        let opened = device.open_bridge(platform, ntb.side());
+        let mut opened = opened.map_err(|error| format!("ntb.{number}: {error}"))?;
+        let ntrdma = provider(number, ntb, opened.exposed(), rng)?;
+        let engine = engines.serve(&format!("ntb{number}"), &mut *opened, platform);
+        Ok((Self::new(number, Device::Bridge(device, opened, engine), ntb), ntrdma))
     }
 
-    fn new(device: Device, ntb: &Ntb) -> Self {
+    fn new(number: usize, device: Device, ntb: &Ntb) -> Self {
         let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let (address, peer) = ntb.ends().unwrap_or((unspecified, unspecified));
         let measure = OfMeasure::hold(|| NtbPerf::new(address, peer));
         let state = ntrdma::State::Down;
         let (measuring, taken, refused, ethernet) = (false, false, None, None);
-        Bridge { device, measure, measuring, state, taken, refused, ethernet, frame: Vec::new() }
+        Bridge {
+            name: format!("ntb{number}"),
+            number: number as u8,
+            mtu: ntb.mtu,
+            device,
+            measure,
+            measuring,
+            state,
+            taken,
+            refused,
+            ethernet,
+            frame: Vec::new(),
+        }
     }
 
-    /// Makes an interface of the control plane's over the bridge, number `index`.
-    pub fn interface(&mut self, mtu: u16, index: usize, waker: &LoopWaker) -> PortSlot {
+    /// Makes an interface of the control plane's over the bridge, number `index`, if it is to have one.
+    pub fn interface(&mut self, index: usize, waker: &LoopWaker) -> Option<PortSlot> {
+        let mtu = self.mtu?;
         // Locally administered, and the same in each life: the peer remembers it.
-        let mac = [2, b'N', b'T', b'B', 0, self.device.side()];
+        let mac = [2, b'N', b'T', b'B', self.number, self.device.side()];
         let (punt_port, punt_queue) = punt::connect(mac, mtu.into(), punt::RING, waker, waker);
         self.ethernet = Some(punt_queue);
-        PortSlot {
+        Some(PortSlot {
             name: format!("net{index}"),
             driver: "",
-            location: "ntb0".into(),
+            location: self.name.clone(),
             mac,
             mtu: mtu.into(),
             addresses: Addresses::default(),
@@ -187,7 +227,7 @@ impl Bridge {
             place: PortSlot::NO_PORT,
             punt_port: Some(punt_port),
             forwarding: None,
-        }
+        })
     }
 
     /// Whether the peer, or the control plane, has something that was not taken yet. A frame that waits for room
@@ -197,11 +237,11 @@ impl Bridge {
     }
 
     /// Carries frames between the peer and the control plane; how many.
-    fn carry(&mut self, devices: &mut ProviderSet) -> usize {
+    fn carry(&mut self, number: usize, devices: &mut ProviderSet) -> usize {
         let Bridge { device, ethernet: Some(punt_queue), frame, state, .. } = self else {
             return 0;
         };
-        let Some(ntrdma) = devices.ntrdma_mut() else { return 0 };
+        let Some(ntrdma) = devices.ntrdma_mut(number) else { return 0 };
         punt_queue.set_link(*state == ntrdma::State::Up);
         let mut count = 0;
         // A control plane that is behind drops no frame: what it does not take stays in the ring.
@@ -215,20 +255,26 @@ impl Bridge {
         count
     }
 
-    /// Takes what the peer has written, and writes what is due. How much there was, and whether the
-    /// link came up.
-    pub fn poll(&mut self, devices: &mut ProviderSet, now: Instant) -> (usize, bool) {
+    /// Takes what the peer has written, and writes what is due, where the bridge's provider has this number. How much
+    /// there was, and whether the link came up.
+    pub fn poll(
+        &mut self,
+        number: usize,
+        devices: &mut ProviderSet,
+        now: Instant,
+    ) -> (usize, bool) {
         let rung = self.device.bridge().rung();
-        let frames = self.carry(devices);
-        let more = devices.poll_bridge(self.device.bridge(), now);
+        let frames = self.carry(number, devices);
+        let more = devices.poll_bridge(number, self.device.bridge(), now);
         let before = self.state;
-        let up = match devices.ntrdma().map(Ntrdma::link) {
+        let ntrdma = devices.ntrdma(number);
+        let up = match ntrdma.map(Ntrdma::link) {
             Some(state)
                 if state != before
                     || state != ntrdma::State::Up && self.device.is_taken() != self.taken =>
             {
                 self.state = state;
-                self.tell(before, devices);
+                self.tell(before, ntrdma.and_then(Ntrdma::refused));
                 state != before && state == ntrdma::State::Up
             }
             _ => false,
@@ -245,21 +291,24 @@ impl Bridge {
         }
     }
 
-    fn tell(&mut self, before: ntrdma::State, devices: &ProviderSet) {
+    fn tell(&mut self, before: ntrdma::State, refused: Option<ntrdma::BadInfo>) {
+        let name = &self.name;
         if before == ntrdma::State::Up {
-            log::warn!("ntb0: link down");
+            log::warn!("{name}: link down");
         }
         if self.state == ntrdma::State::Up {
-            log::info!("ntb0: link up");
+            log::info!("{name}: link up");
         }
         let taken = self.device.is_taken();
         if taken && !self.taken {
-            log::error!("ntb0: the other machine has the same side: set `ntb.0.side` on both");
+            let number = self.number;
+            log::error!(
+                "{name}: the other machine has the same side: set `ntb.{number}.side` on both"
+            );
         }
         self.taken = taken;
-        let refused = devices.ntrdma().and_then(Ntrdma::refused);
         if let Some(why) = refused.filter(|_| refused != self.refused) {
-            log::error!("ntb0: the other machine's introduction is refused: {why:?}");
+            log::error!("{name}: the other machine's introduction is refused: {why}");
         }
         self.refused = refused;
     }
@@ -275,12 +324,33 @@ fn state_name(state: ntrdma::State) -> &'static str {
     }
 }
 
+/// The place of the bridge of this name, or of the first without a name.
+#[cold]
+fn place(bridges: &[OfNtb<Bridge>], name: Option<&str>) -> Result<usize, String> {
+    let found = match name {
+        Some(name) => bridges.iter().position(|bridge| bridge.name == name),
+        None => (!bridges.is_empty()).then_some(0),
+    };
+    found.ok_or_else(|| match name {
+        Some(name) if !bridges.is_empty() => {
+            format!("there is no bridge {name} to another appliance: `show ntb` lists them")
+        }
+        _ => "there is no bridge".into(),
+    })
+}
+
 /// Takes the link down at the operator's word; requests under way wait until it is back.
 #[cold]
-pub(super) fn reset(state: &mut State) -> Result<(), String> {
-    let rdma_stack = state.plane.rdma_stack.as_mut().filter(|_| state.plane.bridge.is_some());
+pub(super) fn reset(state: &mut State, words: &[&str]) -> Result<(), String> {
+    let name = match words {
+        [] => None,
+        [name] => Some(*name),
+        _ => return Err("accepted: the name of one bridge".into()),
+    };
+    let place = place(&state.plane.bridges, name)?;
+    let rdma_stack = state.plane.rdma_stack.as_mut();
     let ntrdma = rdma_stack
-        .and_then(|rdma_stack| rdma_stack.providers.ntrdma_mut())
+        .and_then(|rdma_stack| rdma_stack.providers.ntrdma_mut(place))
         .ok_or("there is no bridge")?;
     ntrdma.reset_link().then_some(()).ok_or_else(|| "the link is not up".into())
 }
@@ -288,14 +358,15 @@ pub(super) fn reset(state: &mut State) -> Result<(), String> {
 /// What `show ntb` tells.
 pub(super) fn report(state: &State) -> Value {
     let plane = &state.plane;
-    let ntrdma = plane.rdma_stack.as_ref().and_then(|rdma_stack| rdma_stack.providers.ntrdma());
-    let rows = plane.bridge.iter().zip(ntrdma).map(|(bridge, ntrdma)| {
+    let stacks = plane.rdma_stack.iter();
+    let ntrdma = stacks.flat_map(|rdma_stack| rdma_stack.providers.bridges());
+    let rows = plane.bridges.iter().zip(ntrdma).map(|(bridge, ntrdma)| {
         let (used, free) = ntrdma.queue_pairs();
         let counters = ntrdma.counters();
         let device = &bridge.device;
         let engine = device.carrier().map(Carrier::counters);
         Value::object([
-            ("name", "ntb0".into()),
+            ("name", bridge.name.clone().into()),
             ("link", state_name(ntrdma.link()).into()),
             ("address", Value::display(ntrdma.local())),
             ("peer", Value::display(ntrdma.remote())),
@@ -308,8 +379,10 @@ pub(super) fn report(state: &State) -> Value {
             ("bytes_by_cpu", device.carrier().map(Carrier::bytes_by_cpu).into()),
             ("bytes_by_engine", engine.map(|counters| counters.bytes).into()),
             ("engine_resets", engine.map(|counters| counters.resets).into()),
+            ("engine_completions_missed", engine.map(|counters| counters.missed).into()),
             ("engines_lost", counters.engines_lost.into()),
             ("window", Value::Bytes(device.window() as u64)),
+            ("exposed", Value::Bytes(device.exposed() as u64)),
             ("queue_pairs", used.into()),
             ("queue_pairs_free", free.into()),
             ("connections", ntrdma.connections().into()),
@@ -322,6 +395,7 @@ pub(super) fn report(state: &State) -> Value {
             ("frames_lost", counters.frames_lost.into()),
             ("batches", counters.batches.into()),
             ("bytes_staged", counters.bytes_staged.into()),
+            ("bytes_placed", counters.bytes_placed.into()),
             ("not_ready", counters.not_ready.into()),
             ("qp_errors", counters.qp_errors.into()),
             ("violations", (counters.violations + device.violations()).into()),
@@ -342,7 +416,7 @@ pub(super) struct TcpCarrier;
 impl Service for TcpCarrier {
     fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
         let Surroundings { networks, plane, now, .. } = around;
-        plane.bridge.as_mut().map_or(0, |bridge| bridge.poll_tcp(networks, *now))
+        plane.bridges.iter_mut().map(|bridge| bridge.poll_tcp(networks, *now)).sum()
     }
 
     fn deadline(&self, _: &DataPlane) -> Option<Instant> {

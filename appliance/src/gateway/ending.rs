@@ -109,7 +109,7 @@ impl Ending {
             Step::Console if !told && now < self.deadline => None,
             Step::Console => {
                 if self.how.is_some() {
-                    state.plane.leave_bridge();
+                    state.plane.leave_bridges();
                 }
                 self.how
             }

@@ -20,6 +20,6 @@ impl Gateway {
             self.round(now);
             now = self.machine.now();
         }
-        self.state.plane.leave_bridge();
+        self.state.plane.leave_bridges();
     }
 }

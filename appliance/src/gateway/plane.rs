@@ -37,8 +37,8 @@ pub(super) struct DataPlane {
     pub rng: Box<dyn RngCore>,
     /// None if there are no ports, or RoCE is switched off.
     pub rdma_stack: Option<RdmaStack>,
-    /// The way to another appliance; its provider is one of the set.
-    pub bridge: Option<OfNtb<Bridge>>,
+    /// The ways to other appliances; their providers are of the set, in the same order.
+    pub bridges: Vec<OfNtb<Bridge>>,
     /// RapidIO networks; their interfaces are among the ports.
     pub rapidio: Vec<RapidioPort>,
     /// Links to LINX nodes, of the first loop; None if the configuration has none.
@@ -91,8 +91,11 @@ impl DataPlane {
     pub fn new(settings: Settings, ports: Vec<PlanePort>, now: Instant) -> Self {
         let Settings { config, arena, seed, storage } = settings;
         let mut rng = ChaCha12Rng::from_seed(seed);
-        let mut rdma_stack =
-            config.roce.enabled.then(|| RdmaStack::new(&config, &ports, None, &mut rng)).flatten();
+        let mut rdma_stack = config
+            .roce
+            .enabled
+            .then(|| RdmaStack::new(&config, &ports, Vec::new(), &mut rng))
+            .flatten();
         let services = Services::of(&config, rdma_stack.as_mut());
         let storage = match (storage, &mut rdma_stack) {
             (Some(seat), Some(stack)) => Storage::following(seat, &mut stack.providers),
@@ -106,7 +109,7 @@ impl DataPlane {
             arena,
             rng: Box::new(rng),
             rdma_stack,
-            bridge: None,
+            bridges: Vec::new(),
             rapidio: Vec::new(),
             linx: None,
             transports: Vec::new(),
@@ -164,10 +167,10 @@ impl DataPlane {
         })
     }
 
-    /// Whether a port, the bridge, or another loop that has to do with volumes, has something that was not taken
+    /// Whether a port, a bridge, or another loop that has to do with volumes, has something that was not taken
     /// yet.
     pub fn pending(&self) -> bool {
-        self.bridge.as_ref().is_some_and(|bridge| bridge.pending())
+        self.bridges.iter().any(|bridge| bridge.pending())
             || self.ports.iter().any(|slot| slot.port.pending())
             || self.cards_pending()
             || self.storage.pending()
@@ -195,15 +198,15 @@ impl DataPlane {
         }
     }
 
-    /// Tells the machine across the bridge that the link is over, after all else was said: nothing goes over it
+    /// Tells the machines across bridges that the link is over, after all else was said: nothing goes over it
     /// any more.
-    pub fn leave_bridge(&mut self) {
+    pub fn leave_bridges(&mut self) {
         self.transports.iter_mut().for_each(|one| one.leave());
-        if let Some(bridge) = &mut self.bridge
-            && let Some(ntrdma) =
-                self.rdma_stack.as_mut().and_then(|rdma_stack| rdma_stack.providers.ntrdma_mut())
-        {
-            ntrdma.shut_down(bridge.device.bridge());
+        let Some(rdma_stack) = &mut self.rdma_stack else { return };
+        for (number, bridge) in self.bridges.iter_mut().enumerate() {
+            if let Some(ntrdma) = rdma_stack.providers.ntrdma_mut(number) {
+                ntrdma.shut_down(bridge.device.bridge());
+            }
         }
     }
 
@@ -213,17 +216,15 @@ impl DataPlane {
             && !self.ports.iter_mut().any(|slot| slot.port.is_sending())
     }
 
-    /// Whether every port, and the bridge, can end a halt.
+    /// Whether every port and bridge can end a halt.
     pub fn wakes(&self) -> bool {
-        self.bridge.as_ref().is_none_or(|bridge| bridge.device.wakes())
+        self.bridges.iter().all(|bridge| bridge.device.wakes())
             && self.ports.iter().all(|slot| slot.port.wakes())
     }
 
-    /// Has ports and the bridge raise interrupts, or not.
+    /// Has ports and bridges raise interrupts, or not.
     pub fn set_interrupts(&mut self, wanted: bool) {
-        if let Some(bridge) = &mut self.bridge {
-            bridge.device.set_interrupts(wanted);
-        }
+        self.bridges.iter_mut().for_each(|bridge| bridge.device.set_interrupts(wanted));
         self.ports.iter_mut().for_each(|slot| slot.port.set_interrupts(wanted));
         if let Some(rdma_stack) = self.rdma_stack.as_mut().filter(|_| wanted) {
             rdma_stack.providers.arm_cards();

@@ -29,11 +29,11 @@ pub(super) struct Outgoing {
 }
 
 impl RdmaStack {
-    /// A provider over `ports`, and over a bridge if there is one; None if there are neither.
+    /// A provider over `ports` and bridges; None if there are neither.
     pub fn new(
         config: &Config,
         ports: &[PlanePort],
-        ntrdma: Option<Ntrdma>,
+        ntrdma: Vec<Ntrdma>,
         rng: &mut dyn RngCore,
     ) -> Option<Self> {
         let mut configs = ports.iter().map(|slot| PortConfig {
@@ -43,14 +43,15 @@ impl RdmaStack {
         });
         // Without an address, a port reaches nobody.
         let nowhere = PortConfig { mac: [2, 0, 0, 0, 0, 0], addresses: Vec::new(), mtu: 1500 };
-        let first = configs.next().or(ntrdma.is_some().then_some(nowhere))?;
+        let first = configs.next().or((!ntrdma.is_empty()).then_some(nowhere))?;
         let mut roce = Roce::new(first, limits(config), rng);
         for config in configs {
             roce.add_port(config);
         }
         let outgoing = ports.iter().map(|_| Outgoing { tx: TxBuffer::new(), waiting: false });
         let mut devices = ProviderSet::new(roce, ntrdma);
-        if let Some(ntrdma) = devices.ntrdma_mut() {
+        for number in 0..ProviderSet::BRIDGES {
+            let Some(ntrdma) = devices.ntrdma_mut(number) else { break };
             // Nobody listens yet: there is room.
             let _ = ntrdma.listen(ntb_perf::PORT);
         }
@@ -76,8 +77,8 @@ impl DataPlane {
     pub fn serve(&mut self, now: Instant) -> usize {
         let mut done = self.udp_engines.poll(now);
         let Some(rdma_stack) = &mut self.rdma_stack else { return done };
-        if let Some(bridge) = &mut self.bridge {
-            let (moved, up) = bridge.poll(&mut rdma_stack.providers, now);
+        for (number, bridge) in self.bridges.iter_mut().enumerate() {
+            let (moved, up) = bridge.poll(number, &mut rdma_stack.providers, now);
             done += moved;
             if up && let Some(remote_storage) = &mut self.storage.remote_storage {
                 remote_storage.ways_due = Some(now);
@@ -107,12 +108,12 @@ impl DataPlane {
             let storage = self.storage.server.as_mut();
             let remote_storage = self.storage.remote_storage.as_mut();
             let services = self.services.as_mut();
-            let measure = self.bridge.as_mut().and_then(|bridge| bridge.measure.as_mut());
+            let mut measures = self.bridges.iter_mut().filter_map(|one| one.measure.as_mut());
             let taken = storage.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
                 || remote_storage.is_some_and(|e| e.handle_connection_event(&event, &mut ctx))
                 || services.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
                 || self.rping.as_mut().is_some_and(|r| r.handle_connection_event(&event))
-                || measure.is_some_and(|m| m.handle_connection_event(&event, &mut ctx));
+                || measures.any(|m| m.handle_connection_event(&event, &mut ctx));
             if let (false, ConnectionEvent::Request { connection, .. }) = (taken, event) {
                 // Gone already is as good as refused.
                 let _ = ctx.provider.reject(connection, RejectReason::INVALID_SERVICE_ID, &[]);
@@ -134,10 +135,12 @@ impl DataPlane {
         if let Some(rping) = &mut self.rping {
             done += rping.poll(&mut ctx);
         }
-        if let Some(bridge) = &mut self.bridge {
-            done += bridge.measure.as_mut().map_or(0, |measure| measure.poll(&mut ctx));
-            if done > 0 {
-                done += bridge.poll(&mut rdma_stack.providers, now).0;
+        for measure in self.bridges.iter_mut().filter_map(|one| one.measure.as_mut()) {
+            done += measure.poll(&mut ctx);
+        }
+        if done > 0 {
+            for (number, bridge) in self.bridges.iter_mut().enumerate() {
+                done += bridge.poll(number, &mut rdma_stack.providers, now).0;
             }
         }
         done

@@ -57,7 +57,7 @@ impl State {
         if let Some(smc) = smc {
             act(&mut **smc, &mut around);
         }
-        if around.plane.bridge.is_some() {
+        if !around.plane.bridges.is_empty() {
             act(&mut TcpCarrier, &mut around);
         }
         if around.plane.linx.is_some() {
@@ -79,7 +79,7 @@ impl State {
     pub fn services_timeout(&self) -> Option<Instant> {
         let plane = &self.plane;
         let smc = self.smc.as_ref().and_then(|smc| smc.deadline(plane));
-        let bridge = plane.bridge.as_ref().and_then(|_| TcpCarrier.deadline(plane));
+        let bridge = plane.bridges.first().and_then(|_| TcpCarrier.deadline(plane));
         let linx = plane.linx.as_ref().and_then(|_| LinxStage.deadline(plane));
         let rendezvous = self.rendezvous.as_ref().and_then(|one| one.deadline(plane));
         Instant::first([smc, bridge, linx, rendezvous])

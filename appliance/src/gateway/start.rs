@@ -235,8 +235,8 @@ impl Gateway {
             ports.push(slot);
         }
         let bridges = inventory.take(Class::Bridge);
-        let engines =
-            Engines { found: inventory.take(Class::Dma), clock: &MachineClock(&*machine) };
+        let clock = MachineClock(&*machine);
+        let engines = Engines::new(inventory.take(Class::Dma), &clock);
         let opened = Bridge::open(
             config,
             bridges,
@@ -256,11 +256,12 @@ impl Gateway {
             transports.push(transport);
             ports.push(slot);
         }
-        let (mut bridge, ntrdma) = opened.ntrdma.unzip();
-        if let (Some(bridge), Some(mtu)) = (&mut bridge, config.ntrdma().and_then(|n| n.mtu)) {
+        let (mut bridges, ntrdma): (Vec<_>, Vec<_>) = opened.ntrdma.into_iter().unzip();
+        for bridge in &mut bridges {
             let index = ports.len();
-            let slot = bridge.interface(mtu, index, &waker);
-            networks.push(Network::new(&slot, index, config, shared, rng.next_u64(), now));
+            let Some(slot) = bridge.interface(index, &waker) else { continue };
+            let (tls, seed) = (shared.clone(), rng.next_u64());
+            networks.push(Network::new(&slot, index, config, tls, seed, now));
             ports.push(slot);
         }
         let mut own_ports: Vec<usize> = loops.own.iter().map(|(index, _)| *index).collect();
@@ -277,7 +278,7 @@ impl Gateway {
         if let Some(rdma_stack) = &mut rdma_stack {
             cards.give(&mut rdma_stack.providers);
         }
-        let bridge = bridge.filter(|_| rdma_stack.is_some());
+        bridges.retain(|_| rdma_stack.is_some());
         let provider = rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
         let patience = machine.now() + PATIENCE;
         let arena = platform.arena();
@@ -323,7 +324,7 @@ impl Gateway {
             arena,
             rng,
             rdma_stack,
-            bridge,
+            bridges,
             rapidio: networks_of_rapidio,
             linx: None,
             transports,

@@ -122,7 +122,7 @@ impl State {
     /// Carries bytes of a bridge over TCP, in and out.
     #[inline(always)]
     pub fn poll_tcp_bridge(&mut self, networks: &mut [Network], now: Instant) -> usize {
-        self.plane.bridge.as_mut().map_or(0, |bridge| bridge.poll_tcp(networks, now))
+        self.plane.bridges.iter_mut().map(|bridge| bridge.poll_tcp(networks, now)).sum()
     }
 
     /// Puts the rules in force, if they have changed.
@@ -201,9 +201,9 @@ impl State {
                 }
             }
         }
-        let bridge = self.plane.bridge.as_mut().and_then(|bridge| bridge.device.refusals());
+        let bridges = self.plane.bridges.iter_mut().filter_map(|one| one.device.refusals());
         let linx = self.plane.linx.as_mut().map(|linx| linx.refusals());
-        for refusals in bridge.into_iter().chain(linx) {
+        for refusals in bridges.chain(linx) {
             if !refusals.is_empty() {
                 self.refused.take(refusals, now);
             }

@@ -2,6 +2,8 @@
 //! ([`CpuCopy`]); it is done at once. Others work while the CPU does something else.
 
 mod carrier;
+#[cfg(feature = "bridges")]
+pub mod dsa;
 pub mod ioat;
 #[cfg(feature = "bridges")]
 pub mod ptdma;

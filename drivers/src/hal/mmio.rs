@@ -2,6 +2,8 @@
 
 use super::Registers;
 use core::ptr::NonNull;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// `len` bytes of mapped device registers.
 #[derive(Debug)]
@@ -51,9 +53,48 @@ macro_rules! access {
     };
 }
 
+/// Whether the CPU has MOVDIR64B: 0 unknown, 1 no, 2 yes.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+static MOVDIR64B: AtomicU8 = AtomicU8::new(0);
+
+/// Asked once: in a virtual machine an answer costs a lot.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn has_movdir64b() -> bool {
+    let mut known = MOVDIR64B.load(Ordering::Relaxed);
+    if known == 0 {
+        use core::arch::x86_64::{__cpuid, __cpuid_count};
+        let has = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & 1 << 28 != 0;
+        known = if has { 2 } else { 1 };
+        MOVDIR64B.store(known, Ordering::Relaxed);
+    }
+    known == 2
+}
+
 impl Registers for Mmio {
     fn len(&self) -> usize {
         self.len
+    }
+
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    fn writes_64_bytes(&self) -> bool {
+        has_movdir64b()
+    }
+
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    fn write_64_bytes(&self, offset: usize, words: &[u64; 8]) {
+        let Some(at) = self.at::<[u64; 8]>(offset) else { return };
+        if !at.addr().is_multiple_of(64) || !has_movdir64b() {
+            return;
+        }
+        // MOVDIR64B is not ordered behind earlier stores.
+        // SAFETY: SSE, which every x86-64 has.
+        unsafe { core::arch::x86_64::_mm_sfence() };
+        // SAFETY: `movdir64b rax, [rcx]`, which the CPU has, reads 64 bytes of `words` and writes as many to `at`, which
+        // is inside (checked), aligned, and mapped for ever (promise of `new`).
+        unsafe {
+            core::arch::asm!(".byte 0x66, 0x0f, 0x38, 0xf8, 0x01", in("rax") at, in("rcx") words.as_ptr(),
+                options(nostack, preserves_flags));
+        }
     }
     access!(read8, write8, u8);
     access!(read16, write16, u16);

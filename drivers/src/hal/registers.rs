@@ -25,4 +25,11 @@ pub trait Registers: Send {
     fn write32(&self, offset: usize, value: u32);
     /// Writes 64 bits.
     fn write64(&self, offset: usize, value: u64);
+    /// Whether the machine can write 64 bytes at once.
+    fn writes_64_bytes(&self) -> bool {
+        false
+    }
+    /// Writes 64 bytes, in the CPU's byte order, as one write that cannot be torn, behind all that was written to memory
+    /// before; to an offset that is a multiple of 64. Nothing where the machine cannot.
+    fn write_64_bytes(&self, _offset: usize, _words: &[u64; 8]) {}
 }

@@ -169,6 +169,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models") },
     Suite { needs: Needs::Models, uses: MODELS, ..long_suite("ntb_hw") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ntb_netdev") },
+    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ntb_bridges") },
     Suite { needs: Needs::ImageAndModels, uses: ENIC_USED, ..interop_suite("enic") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ixgbe") },
     Suite { needs: Needs::ImageAndModels, uses: MODELS_AND_CAPTURES, ..long_suite("rapidio") },

@@ -11,6 +11,8 @@ pub struct Counters {
     pub batches: u64,
     /// Bytes of payload that were left for the peer to read where they lie.
     pub bytes_lent: u64,
+    /// Bytes of payload that were written where they belong.
+    pub bytes_placed: u64,
     /// Bytes of payload that were written to the peer's memory for payload.
     pub bytes_staged: u64,
     /// Times that an entry waited for a receive, or for memory.

@@ -13,7 +13,8 @@
 //! Bells say how far a ring has got. Whoever sees one therefore sees everything that it announces.
 //!
 //! Payload goes to the peer's memory for payload, from where the peer copies it once it has checked
-//! the key; or, where both machines can load from each other's memory as from their own and the
+//! the key; or straight to where it belongs, if that is memory that its owner lends to the peer; or,
+//! where both machines can load from each other's memory as from their own and the
 //! payload lies in memory that is exposed, the peer copies it from where it lies. Only the machine
 //! that owns a region ever writes to it, reads from it or checks its key. There is no UD service.
 #![no_std]
@@ -29,6 +30,7 @@ mod counters;
 pub mod ethernet;
 mod layout;
 mod link;
+mod placing;
 mod provider;
 mod qp;
 mod requester;
@@ -67,6 +69,9 @@ use softverbs::pool::Block;
 use verbs::{AsyncEvent, QpId, QpState, Status, VerbsError};
 use wire::{COMMAND_WORDS, Command};
 
+/// This bit is set in addresses of memory that is lent, and in no others ([`Memory::lend`]).
+const LENT: u64 = 1 << 47;
+
 /// The place of a queue pair in exposed memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -84,6 +89,7 @@ struct Slot {
 pub struct Ntrdma {
     config: Config,
     exposed: Window,
+    lent: Window,
     link: Link,
     session: Option<Session>,
     ethernet: Ethernet,
@@ -130,11 +136,20 @@ impl Ntrdma {
         }
         let frames = exposed.slice(layout.size(), config.frames as usize);
         let frames = frames.ok_or(VerbsError::NoRoom)?;
+        let used = layout.size() + config.frames as usize;
+        let lent = exposed.slice(used, exposed.len() - used).unwrap_or(Window::empty());
+        let mut memory = Memory::new(config.pds, config.regions, config.keys);
+        let mut lent_at = 0;
+        if !lent.is_empty() {
+            lent_at = LENT | rng.next_u64() & 0x3fff_ffff_f000;
+            memory.lend(lent, lent_at + used as u64);
+        }
         Ok(Ntrdma {
-            link: Link::new(&config, exposed, rng.next_u32()),
+            link: Link::new(&config, exposed, lent_at, rng.next_u32()),
+            lent,
             session: None,
             ethernet: Ethernet::new(frames),
-            memory: Memory::new(config.pds, config.regions, config.keys),
+            memory,
             cqs: CompletionQueues::new(config.cqs),
             qps: HandleTable::new(layout.qps as usize),
             slots: alloc::vec![Slot::default(); layout.qps as usize],
@@ -160,6 +175,14 @@ impl Ntrdma {
             exposed,
             config,
         })
+    }
+
+    /// Exposed memory that this provider does not use itself, for whoever wants to lend it to the peer: WRITEs go
+    /// straight to regions in it, without a copy here. The peer can read all of it and write to it at any time,
+    /// whatever keys say, and what it was writing when its connection ended may arrive until the link was down: it
+    /// is for what nobody but this peer has to do with.
+    pub fn lent(&self) -> Window {
+        self.lent
     }
 
     /// What was counted so far.
@@ -319,6 +342,7 @@ impl Ntrdma {
             landing: peer.layout.landing,
             peer_loads: peer.loads,
             we_load: bridge.loads(),
+            info: *peer,
         });
         self.counters.link_up += 1;
         self.tell_port(AsyncEvent::PortActive(0));

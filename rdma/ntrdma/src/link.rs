@@ -36,6 +36,7 @@ pub enum Change {
 pub struct Link {
     layout: Layout,
     frames: u32,
+    lent_at: u64,
     exposed: Window,
     beat: Duration,
     lost: Duration,
@@ -64,11 +65,12 @@ pub struct Link {
 }
 
 impl Link {
-    /// Down. `exposed` holds at least the layout and the ring of frames.
-    pub fn new(config: &Config, exposed: Window, nonce: u32) -> Self {
+    /// Down. `exposed` holds at least the layout and the ring of frames. `lent_at` is what the introduction says.
+    pub fn new(config: &Config, exposed: Window, lent_at: u64, nonce: u32) -> Self {
         Link {
             layout: config.layout,
             frames: config.frames,
+            lent_at,
             exposed,
             beat: config.beat,
             lost: config.lost,
@@ -282,6 +284,7 @@ impl Link {
                     exposed: self.exposed.len() as u64,
                     loads: bridge.loads(),
                     frames: self.frames,
+                    lent_at: self.lent_at,
                 };
                 if let Some(place) = bridge.window().slice(0, 8 * INFO_WORDS) {
                     bridge.put(&place, &info.emit());

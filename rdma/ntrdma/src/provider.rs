@@ -317,13 +317,13 @@ impl Provider for Ntrdma {
                 all.add(qp.identity.id, posted);
             }
         }
-        all.add_copies(self.submitted);
+        all.add_copies(0, self.submitted);
         all
     }
 
     fn is_done(&self, under_way: &mut UnderWay) -> bool {
         under_way.settle(|qp, posted| self.has_done(qp, posted))
-            && self.has_copied(under_way.copies())
+            && self.has_copied(under_way.copies(0))
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

@@ -4,6 +4,7 @@ use super::counters::Counters;
 use super::layout::Places;
 use super::requester::Requester;
 use super::responder::Responder;
+use super::wire::Info;
 use core::ops::Deref;
 use drivers::dma::Ticket;
 use drivers::hal::Window;
@@ -40,6 +41,8 @@ pub struct Session {
     /// Whether the peer can load from what we expose, and we from what it exposes.
     pub peer_loads: bool,
     pub we_load: bool,
+    /// The peer's introduction.
+    pub info: Info,
 }
 
 /// The way to the peer.

@@ -5,6 +5,7 @@
 //! by it), completed (in its queue).
 
 use super::layout::{ENTRY, INLINE};
+use super::placing::Placing;
 use super::qp::{Completer, RemoteQp, Session, Wire};
 use super::ring::ByteRing;
 use super::wire::{ANSWER_WORDS, Answer, Opcode, Place, Template};
@@ -55,6 +56,8 @@ struct Piece {
     at: u32,
     length: u32,
     last: bool,
+    /// It was written straight to where it belongs.
+    placed: bool,
     /// The last copy of its payload; 0 without any.
     copy: Ticket,
 }
@@ -85,6 +88,7 @@ pub struct Requester {
     landing: ByteRing,
     /// The last copy of payload that was submitted.
     copy: Ticket,
+    placing: Placing,
 }
 
 impl Requester {
@@ -105,6 +109,7 @@ impl Requester {
             staging: ByteRing::default(),
             landing: ByteRing::default(),
             copy: 0,
+            placing: Placing::default(),
         }
     }
 
@@ -232,6 +237,34 @@ impl Requester {
         {}
     }
 
+    /// Where in the peer's exposed memory a piece of the next request may be written straight to: it is a WRITE to what
+    /// the peer lends, and nothing is under way that the peer has to carry out before it, and that would be seen later.
+    fn place_of(
+        &self,
+        template: &Template,
+        at: usize,
+        length: usize,
+        wire: &Session,
+    ) -> Option<usize> {
+        // Only behind others that were placed is one placed, so that it is enough to look at the last.
+        let mut index = self.produced;
+        while index != self.consumed {
+            index = index.wrapping_sub(1);
+            let piece = self.flight.get(self.flight_of(index))?;
+            if piece.length > 0 {
+                if !piece.placed {
+                    return None;
+                }
+                break;
+            }
+        }
+        if !matches!(template.opcode, Opcode::Write | Opcode::WriteImmediate) {
+            return None;
+        }
+        let address = template.address().checked_add(at as u64)?;
+        wire.info.lent(address, length, wire.window.len())
+    }
+
     /// Writes one entry; None if there is no memory for its payload now.
     #[inline(always)]
     fn push_piece<B: Bridge + ?Sized>(
@@ -245,7 +278,7 @@ impl Requester {
         let (at, rest) = (self.cut, total as usize - self.cut);
         let (mut length, mut cost, mut landing, mut copy) = (rest.min(PIECE), 0, 0, 0);
         let to = peer.places.entry(self.produced);
-        let mut place = Place::Inline;
+        let (mut place, mut placed) = (Place::Inline, false);
         match &work.payload {
             Stored::Inline(payload) => {
                 let to = wire.window.slice(to + ENTRY - INLINE, INLINE)?;
@@ -266,11 +299,24 @@ impl Requester {
                         counters.bytes_lent += length as u64;
                     }
                     None => {
-                        length = length.min(self.staging.longest());
-                        let offset;
-                        (offset, cost) = self.staging.take(length)?;
-                        sges.part(at, length, &mut part);
-                        let mut to = peer.places.staging + offset;
+                        let mut to;
+                        if let Some(offset) = self.place_of(&work.template, at, length, wire) {
+                            if self.placing.add(counters.batches, offset, length)? {
+                                wire.bridge.order();
+                            }
+                            placed = true;
+                            to = offset;
+                            place = Place::Placed(offset as u64);
+                            counters.bytes_placed += length as u64;
+                        } else {
+                            length = length.min(self.staging.longest());
+                            let offset;
+                            (offset, cost) = self.staging.take(length)?;
+                            sges.part(at, length, &mut part);
+                            to = peer.places.staging + offset;
+                            place = Place::Staged(offset as u32);
+                            counters.bytes_staged += length as u64;
+                        }
                         for window in part.as_slice() {
                             if let Some(place) = wire.window.slice(to, window.len()) {
                                 wire.bridge.submit(&place, window);
@@ -279,8 +325,6 @@ impl Requester {
                         }
                         self.copy = wire.bridge.submitted();
                         copy = self.copy;
-                        place = Place::Staged(offset as u32);
-                        counters.bytes_staged += length as u64;
                     }
                 }
             }
@@ -292,7 +336,7 @@ impl Requester {
         let last = at + length == total;
         let (cost, landing) = (cost as u32, landing as u32);
         let flown = self.flight_of(self.produced);
-        *self.flight.get_mut(flown)? = Piece { cost, landing, at, length, last, copy };
+        *self.flight.get_mut(flown)? = Piece { cost, landing, at, length, last, placed, copy };
         self.produced = self.produced.wrapping_add(1);
         (self.next, self.cut) =
             if last { (self.next + 1, 0) } else { (self.next, (at + length) as usize) };

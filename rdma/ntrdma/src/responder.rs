@@ -242,7 +242,12 @@ impl Responder {
         if entry.length > 0 {
             // Every piece is checked anew: a key that is revoked meanwhile stops the rest.
             let window = context.memory.write(pd, to, entry.length)?;
-            window.write_window(0, payload).map_err(|_| BROKEN)?;
+            match entry.place {
+                // It is there already, if it belongs there.
+                Place::Placed(_) if window.as_ptr() == payload.as_ptr() => {}
+                Place::Placed(_) => return Err(INVALID),
+                _ => window.write_window(0, payload).map_err(|_| BROKEN)?,
+            }
         }
         if !entry.last {
             let address = to.address.wrapping_add(u64::from(entry.length));
@@ -347,6 +352,11 @@ fn payload<B: Bridge + ?Sized>(
             usize::try_from(offset).ok().and_then(|offset| wire.window.slice(offset, length))
         }
         Place::Lent(_) => None,
+        // Of a WRITE; that it is where the key says is checked by whoever looks at the key.
+        Place::Placed(offset) if matches!(entry.opcode, Opcode::Write | Opcode::WriteImmediate) => {
+            usize::try_from(offset).ok().and_then(|offset| wire.exposed.slice(offset, length))
+        }
+        Place::Placed(_) => None,
     };
     place.ok_or(INVALID)
 }

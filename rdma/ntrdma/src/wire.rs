@@ -12,7 +12,7 @@ use verbs::{
 };
 
 /// Words of an introduction.
-pub const INFO_WORDS: usize = 7;
+pub const INFO_WORDS: usize = 8;
 /// Words of a command.
 pub const COMMAND_WORDS: usize = COMMAND / 8;
 /// Words of a send entry without payload.
@@ -50,6 +50,9 @@ pub struct Info {
     pub loads: bool,
     /// Bytes of its ring for Ethernet frames, which lies behind the layout; 0 if it takes none.
     pub frames: u32,
+    /// At which address of its regions the first byte that it exposes is, so that a WRITE to what it lends can go
+    /// straight there; 0 if it lends nothing (as a peer that knows nothing of this says).
+    pub lent_at: u64,
 }
 
 /// What is wrong with a peer's introduction.
@@ -96,12 +99,13 @@ impl Info {
             pair(layout.staging, layout.landing),
             self.exposed,
             self.frames.into(),
+            self.lent_at,
         ]
     }
 
     /// From words, for `session`, with a window of `window` bytes to the peer.
     pub fn parse(words: &[u64; INFO_WORDS], session: u32, window: usize) -> Result<Info, BadInfo> {
-        let [magic, versions, about, rings, bytes, exposed, frames] = *words;
+        let [magic, versions, about, rings, bytes, exposed, frames, lent_at] = *words;
         if magic != MAGIC {
             return Err(BadInfo::NotNtrdma);
         }
@@ -126,7 +130,19 @@ impl Info {
         if needed > window as u64 || needed > exposed {
             return Err(BadInfo::Layout);
         }
-        Ok(Info { session, layout, exposed, loads: high(about) & 1 == 1, frames })
+        let loads = high(about) & 1 == 1;
+        Ok(Info { session, layout, exposed, loads, frames, lent_at })
+    }
+
+    /// Where in its exposed memory the `length` bytes from `address` of its regions on lie, if it lends them and a
+    /// window of `window` bytes covers them.
+    #[inline]
+    pub fn lent(&self, address: u64, length: usize, window: usize) -> Option<usize> {
+        let used = self.layout.size() + self.frames as usize;
+        let offset = usize::try_from(address.checked_sub(self.lent_at)?).ok()?;
+        let end = offset.checked_add(length)?;
+        let inside = self.lent_at != 0 && offset >= used && end <= window;
+        (inside && end as u64 <= self.exposed).then_some(offset)
     }
 }
 
@@ -337,6 +353,8 @@ pub enum Place {
     Staged(u32),
     /// In the memory that the sender exposes, from that offset.
     Lent(u64),
+    /// Of a WRITE: where it belongs, which lies in the memory that its receiver exposes, from that offset.
+    Placed(u64),
 }
 
 /// The entries of a message as words, but for what differs between its pieces.
@@ -357,6 +375,12 @@ impl Template {
         Template { opcode, solicited: false, total, words: about }
     }
 
+    /// Where a WRITE goes, as the peer names it.
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.words[3]
+    }
+
     /// With what an atomic compares or adds, and swaps.
     pub fn operands(&mut self, compare_add: u64, swap: u64) {
         (self.words[6], self.words[7]) = (compare_add, swap);
@@ -369,6 +393,7 @@ impl Template {
             Place::Inline => (0, 0),
             Place::Staged(offset) => (1, u64::from(offset)),
             Place::Lent(offset) => (2, offset),
+            Place::Placed(offset) => (3, offset),
         };
         let (first, last) = (u32::from(at == 0), u32::from(at + length == self.total));
         let flags = first | last << 1 | u32::from(self.solicited) << 2;
@@ -426,6 +451,7 @@ impl Entry {
                 0 => Place::Inline,
                 1 => Place::Staged(u32::try_from(words[2]).ok()?),
                 2 => Place::Lent(words[2]),
+                3 => Place::Placed(words[2]),
                 _ => return None,
             },
             address: words[3],

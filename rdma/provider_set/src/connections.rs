@@ -16,8 +16,8 @@ impl ProviderSet {
     fn manager(&mut self, name: u32) -> Result<(&mut dyn ConnectionManager, u32), VerbsError> {
         Ok(match names::owner(name) {
             Owner::Ports => (&mut self.roce, name),
-            Owner::Bridge(own) => {
-                let bridged = self.bridged.as_mut().ok_or(VerbsError::NoSuchObject)?;
+            Owner::Bridge(number, own) => {
+                let bridged = self.bridged.get_mut(number).ok_or(VerbsError::NoSuchObject)?;
                 (&mut bridged.device, own)
             }
             #[cfg(feature = "connectx")]
@@ -33,7 +33,7 @@ impl ProviderSet {
     /// The connection managers of all devices.
     fn managers(&mut self) -> impl Iterator<Item = &mut dyn ConnectionManager> {
         let first: &mut dyn ConnectionManager = &mut self.roce;
-        let bridged = self.bridged.as_mut();
+        let bridged = self.bridged.iter_mut();
         let bridged = bridged.map(|one| -> &mut dyn ConnectionManager { &mut one.device });
         let all = core::iter::once(first).chain(bridged);
         #[cfg(feature = "connectx")]
@@ -118,7 +118,7 @@ impl ConnectionManager for ProviderSet {
     fn peer_id(&self, connection: ConnectionId) -> Option<u32> {
         match names::owner(connection.0) {
             Owner::Ports => self.roce.peer_id(connection),
-            Owner::Bridge(own) => self.bridged.as_ref()?.device.peer_id(ConnectionId(own)),
+            Owner::Bridge(number, own) => self.ntrdma(number)?.peer_id(ConnectionId(own)),
             #[cfg(feature = "connectx")]
             Owner::Card(number, own) => {
                 self.cards.get(number)?.beside.device.peer_id(ConnectionId(own))
@@ -137,6 +137,6 @@ impl ConnectionManager for ProviderSet {
                 return Some(event);
             }
         }
-        self.bridged.as_mut()?.poll_connection_event()
+        self.bridged.iter_mut().find_map(|one| one.poll_connection_event())
     }
 }

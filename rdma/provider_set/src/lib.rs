@@ -1,5 +1,5 @@
-//! The RDMA devices of a machine as one provider: RoCE over its ports, cards that do RoCE themselves, and NTRDMA over a
-//! bridge if there is one. Who uses it listens once, has completions of all in one queue, and may have
+//! The RDMA devices of a machine as one provider: RoCE over its ports, cards that do RoCE themselves, and NTRDMA over
+//! bridges if there are any. Who uses it listens once, has completions of all in one queue, and may have
 //! connections of all.
 //!
 //! Names that only one device knows (queue pairs, regions, connections) say whose they are ([`names`]). Completion queues
@@ -38,30 +38,41 @@ type OfBridge<T> = drivers::hal::Absent<T>;
 pub struct ProviderSet {
     /// The ports' device.
     pub roce: Roce,
-    bridged: Option<OfBridge<Beside<Ntrdma>>>,
+    bridged: Vec<OfBridge<Beside<Ntrdma>>>,
     #[cfg(feature = "connectx")]
     cards: Vec<cards::Card>,
 }
 
 impl ProviderSet {
-    /// The ports' device, and the bridge's if there is one. Neither has objects yet.
-    pub fn new(roce: Roce, ntrdma: Option<Ntrdma>) -> Self {
+    /// Bridges over which NTRDMA can go.
+    pub const BRIDGES: usize = names::BRIDGES.len();
+
+    /// The ports' device, and those of bridges, of which there are [`ProviderSet::BRIDGES`] at most. None has objects yet.
+    pub fn new(roce: Roce, ntrdma: impl IntoIterator<Item = Ntrdma>) -> Self {
+        let bridged = ntrdma.into_iter().zip(names::BRIDGES);
         ProviderSet {
             roce,
-            bridged: ntrdma.and_then(|n| OfBridge::hold(|| Beside::new(n, names::BRIDGE))),
+            bridged: bridged
+                .filter_map(|(ntrdma, mark)| OfBridge::hold(|| Beside::new(ntrdma, mark)))
+                .collect(),
             #[cfg(feature = "connectx")]
             cards: Vec::new(),
         }
     }
 
-    /// The bridge's device, to look at.
-    pub fn ntrdma(&self) -> Option<&Ntrdma> {
-        self.bridged.as_ref().map(|bridged| &bridged.device)
+    /// The devices of bridges, in the order in which they were given.
+    pub fn bridges(&self) -> impl Iterator<Item = &Ntrdma> {
+        self.bridged.iter().map(|bridged| &bridged.device)
     }
 
-    /// The bridge's device, for its Ethernet frames.
-    pub fn ntrdma_mut(&mut self) -> Option<&mut Ntrdma> {
-        self.bridged.as_mut().map(|bridged| &mut bridged.device)
+    /// The device of the bridge with this number, to look at.
+    pub fn ntrdma(&self, number: usize) -> Option<&Ntrdma> {
+        self.bridged.get(number).map(|bridged| &bridged.device)
+    }
+
+    /// The device of the bridge with this number, for its Ethernet frames.
+    pub fn ntrdma_mut(&mut self, number: usize) -> Option<&mut Ntrdma> {
+        self.bridged.get_mut(number).map(|bridged| &mut bridged.device)
     }
 
     /// From now on memory is used for something else only when the ports have sent what they have of it
@@ -73,14 +84,14 @@ impl ProviderSet {
     /// Whether any memory waits for a port.
     #[inline]
     pub fn has_retired(&self) -> bool {
-        self.roce.has_retired() || self.ntrdma().is_some_and(Ntrdma::has_retired)
+        self.roce.has_retired() || self.bridges().any(Ntrdma::has_retired)
     }
 
     /// Frees the memory that a port sends no more. To be called for the ports in their order.
     pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
         self.roce.note_progress(port, progress);
-        if let Some(ntrdma) = self.ntrdma_mut() {
-            ntrdma.note_progress(port, progress);
+        for bridged in &mut self.bridged {
+            bridged.device.note_progress(port, progress);
         }
     }
 
@@ -132,14 +143,14 @@ impl ProviderSet {
     fn pass_on(&mut self) {
         self.roce.passes_on();
         let ports = self.roce.waits_for();
-        if let Some(ntrdma) = self.ntrdma_mut() {
-            ntrdma.passes_on(ports);
+        for bridged in &mut self.bridged {
+            bridged.device.passes_on(ports);
         }
     }
 
-    /// Takes what the machine at the other end of the bridge has written, and writes to it what is
+    /// Takes what the machine at the other end of the bridge with this number has written, and writes to it what is
     /// due. Returns whether there is more to do at once.
-    pub fn poll_bridge(&mut self, bridge: &mut dyn Bridge, now: Instant) -> bool {
-        self.bridged.as_mut().is_some_and(|bridged| bridged.device.poll(bridge, now))
+    pub fn poll_bridge(&mut self, number: usize, bridge: &mut dyn Bridge, now: Instant) -> bool {
+        self.bridged.get_mut(number).is_some_and(|bridged| bridged.device.poll(bridge, now))
     }
 }

@@ -5,8 +5,12 @@
 
 /// The bits.
 const MARK: u32 = 3 << 30;
+/// The devices behind bridges.
+#[cfg(not(feature = "connectx"))]
+pub const BRIDGES: [u32; 3] = [1 << 30, 2 << 30, 3 << 30];
 /// The device behind the bridge.
-pub const BRIDGE: u32 = 2 << 30;
+#[cfg(feature = "connectx")]
+pub const BRIDGES: [u32; 1] = [2 << 30];
 /// Cards that do RoCE themselves.
 #[cfg(feature = "connectx")]
 pub const CARDS: [u32; 2] = [1 << 30, 3 << 30];
@@ -15,8 +19,8 @@ pub const CARDS: [u32; 2] = [1 << 30, 3 << 30];
 pub enum Owner {
     /// The ports' device.
     Ports,
-    /// The device behind the bridge.
-    Bridge(u32),
+    /// The device behind the bridge with this number.
+    Bridge(usize, u32),
     /// The card with this number.
     #[cfg(feature = "connectx")]
     Card(usize, u32),
@@ -29,7 +33,10 @@ pub fn owner(name: u32) -> Owner {
     if name & CARDS[0] != 0 {
         return Owner::Card((name >> 31) as usize, own(name));
     }
-    if name & BRIDGE != 0 { Owner::Bridge(own(name)) } else { Owner::Ports }
+    match name >> 30 {
+        0 => Owner::Ports,
+        mark => Owner::Bridge((mark - (BRIDGES[0] >> 30)) as usize, own(name)),
+    }
 }
 
 /// What a name has of whose it is.
@@ -55,8 +62,14 @@ mod tests {
     fn names_say_whose_they_are() {
         for name in [0, 1, 0x1234_5678 & LARGEST, LARGEST] {
             assert!(matches!(owner(name), Owner::Ports));
-            assert!(matches!(owner(name | BRIDGE), Owner::Bridge(own) if own == name));
-            assert_eq!((mark(name | BRIDGE), own(name | BRIDGE)), (BRIDGE, name));
+            for (number, bridge) in BRIDGES.into_iter().enumerate() {
+                let is_it = matches!(
+                    owner(name | bridge),
+                    Owner::Bridge(is, own) if (is, own) == (number, name)
+                );
+                assert!(is_it, "{name:#x} {bridge:#x}");
+                assert_eq!((mark(name | bridge), own(name | bridge)), (bridge, name));
+            }
             #[cfg(feature = "connectx")]
             for (number, mark) in CARDS.into_iter().enumerate() {
                 let is_it = matches!(

@@ -21,7 +21,7 @@ macro_rules! by_name {
                 let ($device, $own) = (&mut $self.roce, $name);
                 $call
             }
-            Owner::Bridge(own) => match &mut $self.bridged {
+            Owner::Bridge(number, own) => match $self.bridged.get_mut(number) {
                 Some(bridged) => {
                     let ($device, $own) = (&mut bridged.device, $kind(own));
                     $call
@@ -48,7 +48,7 @@ macro_rules! seen_by_name {
                 let ($device, $own) = (&$self.roce, $name);
                 $call
             }
-            Owner::Bridge(own) => match &$self.bridged {
+            Owner::Bridge(number, own) => match $self.bridged.get(number) {
                 Some(bridged) => {
                     let ($device, $own) = (&bridged.device, $kind(own));
                     $call
@@ -73,9 +73,9 @@ macro_rules! in_domain {
     ($self:ident, $pd:expr, |$beside:ident, $of:ident| $call:expr, $ports:expr) => {
         match names::owner($pd.0) {
             Owner::Ports => $ports,
-            Owner::Bridge(of) => match &mut $self.bridged {
+            Owner::Bridge(number, of) => match $self.bridged.get_mut(number) {
                 Some(bridged) => {
-                    let ($beside, $of) = (&mut **bridged, PdId(of));
+                    let ($beside, $of) = (bridged, PdId(of));
                     $call
                 }
                 None => Err(NO_OBJECT),
@@ -112,7 +112,7 @@ impl ProviderSet {
         &mut self,
         mut does: impl FnMut(&mut dyn Neighbour) -> Result<(), VerbsError>,
     ) -> Result<(), VerbsError> {
-        if let Some(bridged) = &mut self.bridged {
+        for bridged in &mut self.bridged {
             does(&mut **bridged)?;
         }
         #[cfg(feature = "connectx")]
@@ -139,9 +139,7 @@ impl Provider for ProviderSet {
                 ..all
             };
         };
-        if let Some(bridged) = &self.bridged {
-            also(bridged.device.attributes());
-        }
+        self.bridges().for_each(|bridge| also(bridge.attributes()));
         #[cfg(feature = "connectx")]
         self.cards.iter().for_each(|card| also(card.beside.device.attributes()));
         all
@@ -167,8 +165,8 @@ impl Provider for ProviderSet {
         if let Some(card) = self.cards.iter().find(|card| card.beside.device.has(local)) {
             return PdId(pd.0 | card.beside.mark);
         }
-        let is_bridge = self.bridged.as_ref().is_some_and(|one| one.device.local() == local);
-        if is_bridge { PdId(pd.0 | names::BRIDGE) } else { pd }
+        let bridged = self.bridged.iter().find(|one| one.device.local() == local);
+        bridged.map_or(pd, |one| PdId(pd.0 | one.mark))
     }
 
     fn register(
@@ -370,9 +368,9 @@ impl Provider for ProviderSet {
         #[cfg(feature = "connectx")]
         let completion =
             completion.or_else(|| self.cards.iter_mut().find_map(|card| card.beside.poll_cq(cq)));
-        match (completion, &mut self.bridged) {
-            (None, Some(bridged)) => bridged.poll_cq(cq),
-            (completion, _) => completion,
+        match completion {
+            None => self.bridged.iter_mut().find_map(|bridged| bridged.poll_cq(cq)),
+            some => some,
         }
     }
 
@@ -395,7 +393,7 @@ impl Provider for ProviderSet {
                 return Some(number);
             }
         }
-        self.bridged.as_mut()?.device.next_watched()
+        self.bridged.iter_mut().find_map(|bridged| bridged.device.next_watched())
     }
 
     fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
@@ -435,8 +433,8 @@ impl Provider for ProviderSet {
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         match names::owner(qp.0) {
             Owner::Ports => self.roce.post_send(qp, request),
-            Owner::Bridge(own) => {
-                let bridged = self.bridged.as_mut().ok_or(NO_OBJECT)?;
+            Owner::Bridge(number, own) => {
+                let bridged = self.bridged.get_mut(number).ok_or(NO_OBJECT)?;
                 bridged.post_send(QpId(own), request)
             }
             #[cfg(feature = "connectx")]
@@ -451,8 +449,8 @@ impl Provider for ProviderSet {
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
         match names::owner(qp.0) {
             Owner::Ports => self.roce.post_recv(qp, request),
-            Owner::Bridge(own) => {
-                let bridged = self.bridged.as_mut().ok_or(NO_OBJECT)?;
+            Owner::Bridge(number, own) => {
+                let bridged = self.bridged.get_mut(number).ok_or(NO_OBJECT)?;
                 bridged.post_recv(QpId(own), request)
             }
             #[cfg(feature = "connectx")]
@@ -479,7 +477,6 @@ impl Provider for ProviderSet {
         seen_by_name!(self, qp, QpId, |device, own| device.one_sided(own), None)
     }
 
-    /// The bridge's link is the port after those of the network.
     fn under_way(&self) -> UnderWay {
         let mut all = self.roce.under_way();
         // Only added to: none is done.
@@ -493,12 +490,13 @@ impl Provider for ProviderSet {
         for card in &self.cards {
             add(card.beside.device.under_way(), card.beside.mark);
         }
-        if let Some(bridged) = &self.bridged {
+        let mut copies = [0; names::BRIDGES.len()];
+        for (bridged, copies) in self.bridged.iter().zip(&mut copies) {
             let theirs = bridged.device.under_way();
-            let copies = theirs.copies();
-            add(theirs, names::BRIDGE);
-            all.add_copies(copies);
+            *copies = theirs.copies(0);
+            add(theirs, bridged.mark);
         }
+        copies.into_iter().enumerate().for_each(|(number, copies)| all.add_copies(number, copies));
         all
     }
 
@@ -506,10 +504,11 @@ impl Provider for ProviderSet {
         let posted = under_way.settle(|qp, posted| {
             seen_by_name!(self, qp, QpId, |device, own| device.has_done(own, posted), true)
         });
-        let bridged = self.bridged.as_ref();
-        posted && bridged.is_none_or(|bridged| bridged.device.has_copied(under_way.copies()))
+        let mut bridges = self.bridges().enumerate();
+        posted && bridges.all(|(number, bridge)| bridge.has_copied(under_way.copies(number)))
     }
 
+    /// The links of bridges are the ports after those of the network.
     fn poll_event(&mut self) -> Option<AsyncEvent> {
         if let Some(event) = self.roce.poll_event() {
             return Some(event);
@@ -520,9 +519,11 @@ impl Provider for ProviderSet {
                 return Some(event);
             }
         }
-        let bridged = self.bridged.as_mut()?;
+        if self.bridged.is_empty() {
+            return None;
+        }
         let ports = (0..).take_while(|&port| self.roce.port(port).is_some()).count();
-        bridged.poll_event(ports)
+        self.bridged.iter_mut().zip(ports..).find_map(|(bridged, port)| bridged.poll_event(port))
     }
 
     #[inline]
@@ -533,15 +534,12 @@ impl Provider for ProviderSet {
             .cards
             .iter()
             .fold(first, |first, card| Instant::first([first, card.beside.device.poll_timeout()]));
-        match &self.bridged {
-            None => first,
-            Some(bridged) => Instant::first([first, bridged.device.poll_timeout()]),
-        }
+        self.bridges().fold(first, |first, bridge| Instant::first([first, bridge.poll_timeout()]))
     }
 
     fn handle_timeout(&mut self, now: Instant) {
         self.roce.handle_timeout(now);
-        if let Some(bridged) = &mut self.bridged {
+        for bridged in &mut self.bridged {
             bridged.device.handle_timeout(now);
         }
         // Cards are polled in each round.

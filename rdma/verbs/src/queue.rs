@@ -336,24 +336,29 @@ pub struct OneSided {
 pub struct UnderWay {
     /// By queue pair: how many requests had ever been posted to it, modulo 2^32.
     left: Vec<(QpId, u32)>,
-    /// Copies that had ever been submitted to an engine that carries payload; 0 without one.
-    copies: u64,
+    /// Copies that had ever been submitted to engines that carry payload, by device; 0 without one.
+    copies: [u64; UnderWay::ENGINES],
 }
 
 impl UnderWay {
+    /// Devices with engines of their own, at most.
+    pub const ENGINES: usize = 3;
+
     /// Those posted to a queue pair up to its request number `posted`, modulo 2^32.
     pub fn add(&mut self, qp: QpId, posted: u32) {
         self.left.push((qp, posted));
     }
 
-    /// Those that an engine had been given up to its copy number `copies`.
-    pub fn add_copies(&mut self, copies: u64) {
-        self.copies = self.copies.max(copies);
+    /// Those that the engine of the device with this number had been given up to its copy number `copies`.
+    pub fn add_copies(&mut self, device: usize, copies: u64) {
+        if let Some(known) = self.copies.get_mut(device) {
+            *known = copies.max(*known);
+        }
     }
 
-    /// The number of the copy up to which an engine has to have come.
-    pub fn copies(&self) -> u64 {
-        self.copies
+    /// The number of the copy up to which the engine of a device has to have come.
+    pub fn copies(&self, device: usize) -> u64 {
+        self.copies.get(device).copied().unwrap_or(0)
     }
 
     /// Takes out the queue pairs for which `is_past` says that they have done that many; true if none is left.

@@ -1,7 +1,7 @@
 //! Counting a program's instructions with callgrind. Programs take `SCENARIO COUNT` and do a thing
 //! COUNT times; the difference between two numbers is what it costs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -26,6 +26,11 @@ impl Program {
     /// What it prints.
     pub fn output(&self, scenario: &str, count: u64) -> Result<String> {
         command::output(Command::new(&self.0).args([scenario, &count.to_string()]))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 
     /// Instructions for doing `scenario` once.

@@ -4,6 +4,7 @@ mod boot;
 mod callgrind;
 mod features;
 mod instructions;
+mod memory_trace;
 mod metal;
 mod ntrdma;
 mod report;

@@ -1,15 +1,20 @@
 //! The `ntrdma` suite, native on the host: two providers over memory that both have mapped. Time is
 //! measured with a thread for each, beside the bare memory in the same run; instructions are
-//! counted by callgrind.
+//! counted by callgrind. Over Intel's bridge and I/OAT engines, on models, what is counted are bytes that processors
+//! touch, by lackey, accesses to registers, and instructions.
 
 use anyhow::{Context, Result};
 use launch::setup::{self, Purpose};
 
 use crate::callgrind::Program;
+use crate::memory_trace::bytes_touched;
 use crate::report::{Bar, Report};
 
 /// Turns of which the best counts.
 const TURNS: u64 = 40;
+
+/// Bytes of a WRITE whose way is traced.
+const LONG: f64 = 1048576.0;
 
 /// What qperf measures, in the order in which the program prints it: bytes per second, nanoseconds.
 const QPERF: [&str; 6] = [
@@ -38,11 +43,29 @@ pub fn bench() -> Result<()> {
     let server = |scenario| program.instructions_within(scenario, "server_turn", "storage::frame");
     let ratio = server("read-ntrdma")? / server("read-roce")?;
     report.add("rnbd_read4k_qd32_ratio", ratio, 0.5);
+    over_gen3(&program, &mut report)?;
     let printed = program.output("qperf", TURNS)?;
     for (key, figure) in QPERF.into_iter().zip(printed.split_whitespace()) {
         report.check(key, figure.parse::<f64>()?.round(), Bar::None);
     }
     report.close()
+}
+
+/// Over Intel's bridge of the third generation, an I/OAT engine at each side.
+fn over_gen3(program: &Program, report: &mut Report) -> Result<()> {
+    let touched =
+        |scenario| Ok::<_, anyhow::Error>(bytes_touched(program.path(), scenario, 2)? / LONG);
+    report.add("ioat_cpu_bytes_per_byte", touched("write-covered")?, 0.05);
+    // Where no window covers the region, the peer's processor copies.
+    report.check("ioat_cpu_bytes_per_byte_uncovered", touched("write-elsewhere")?, Bar::None);
+    let [writes, reads] = pair(program, "registers")?;
+    report.add("mmio_writes_per_batch", writes, 2.0);
+    report.add("mmio_reads_per_batch", reads, 0.0);
+    // The models' own work is none of the server's.
+    let gen3 = program.instructions_within("read-gen3", "server_turn", "of_the_model")?;
+    let ivshmem = program.instructions_only_within("read-ivshmem", "server_turn")?;
+    report.add("ntb_read4k_ratio", gen3 / ivshmem, 1.1);
+    Ok(())
 }
 
 /// The two numbers that a scenario prints.

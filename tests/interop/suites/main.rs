@@ -9,6 +9,7 @@ mod lab_selftest;
 mod messaging;
 mod mlx5;
 mod models;
+mod ntb_bridges;
 mod ntb_chain;
 mod ntb_hw;
 mod ntb_netdev;

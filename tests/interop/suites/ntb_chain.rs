@@ -46,7 +46,7 @@ fn over_tcp(cable: &Wire, far: bool, spec: Spec) -> Spec {
 }
 
 /// `joined` adds the bridge to a machine: the one behind, or the one before it.
-fn data_survives(joined: impl Fn(bool, Spec) -> Spec) -> Result<()> {
+pub fn data_survives(joined: impl Fn(bool, Spec) -> Spec) -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
     disk.as_file().set_len(64 << 20)?;
     let near = Wire::new()?;
@@ -129,7 +129,7 @@ fn messages_go_over_smc_r_over_tcp() -> Result<()> {
 /// The stock client speaks SMC-R, or TCP, to a rule; the rule SMC-R to the server behind the bridge,
 /// with TCP over the bridge's Ethernet and data over its queue pairs. `joined` adds the bridge to a
 /// machine, whose interface on it has this number: of the one behind, and of the one before it.
-fn messages_go_over_smc_r(joined: impl Fn(bool, Spec) -> Spec, nets: [usize; 2]) -> Result<()> {
+pub fn messages_go_over_smc_r(joined: impl Fn(bool, Spec) -> Spec, nets: [usize; 2]) -> Result<()> {
     let near = Wire::new()?;
     let (ours, theirs) = near.datagrams();
     let words = |own: usize, peer| {

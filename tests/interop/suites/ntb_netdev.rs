@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use interop_tests::smc::prepare;
 use interop_tests::{image_spec, storage, system};
 use launch::guest::Guest;
 use launch::models::ModelServer;
@@ -32,6 +33,7 @@ struct Hosts {
     image: Vm,
     guest: Guest,
     model: ModelServer,
+    program: Program,
 }
 
 impl Hosts {
@@ -46,10 +48,15 @@ impl Hosts {
         let spec = spec.append(words).append(&address).vfio_user(&model.socket_of(1));
         let mut image = spec.start()?;
         image.wait_ready()?;
-        let spec = system()?.spec("linux", &[], 1500).program(program).memory(512);
+        let guest = Hosts::linux(&program, &model)?;
+        Ok(Hosts { kind, image, guest, model, program })
+    }
+
+    fn linux(program: &Program, model: &ModelServer) -> Result<Guest> {
+        let spec = system()?.spec("linux", &[], 1500).program(program.clone()).memory(512);
         let mut guest = Guest::start("linux", spec.vfio_user(&model.socket_of(0)))?;
         guest.wait_up()?;
-        Ok(Hosts { kind, image, guest, model })
+        Ok(guest)
     }
 
     /// Loads Linux's modules, with an interface of these packets.
@@ -131,7 +138,6 @@ impl Hosts {
 
     /// A volume over soft-RoCE, whose bytes are verified.
     fn storage(&mut self, mib: u32, depth: u32) -> Result<()> {
-        self.guest.soft_roce()?;
         self.guest.sh("modprobe rnbd-client")?;
         let path = format!("ip:{LINUX}@ip:{IMAGE}");
         let mapped = interop_tests::map(&mut self.guest, "s1", &path, "ram0", "");
@@ -165,6 +171,29 @@ impl Hosts {
         self.pings(&[56, 8972])
     }
 
+    /// Echoes over SMC-R, and nothing falls back to TCP.
+    fn smc_r(&mut self) -> Result<()> {
+        prepare(&mut self.guest)?;
+        for words in ["64 10 1", "4096 4 8", "200000 2 1"] {
+            let said = self.guest.sh(&format!("timeout 100 smc echo {IMAGE} 7 {words}"))?;
+            ensure!(said.trim() == "fine", "{words}: {said}\n{}", self.state());
+        }
+        let stats = self.image.run("show smc stats --json")?.json()?;
+        for key in ["handshake_errors", "tcp_fallback", "malformed", "violations"] {
+            ensure!(stats[key] == 0, "{key}: {stats:#}");
+        }
+        self.image.run("show log")?.contains(&format!("link group with {LINUX}")).map(drop)
+    }
+
+    /// Linux is switched off without a word, and comes back.
+    fn boot_linux_anew(&mut self) -> Result<()> {
+        self.guest.vm.kill();
+        self.until("down")?;
+        self.guest = Hosts::linux(&self.program, &self.model)?;
+        self.load(9000)?;
+        self.guest.soft_roce()
+    }
+
     /// A halted image is woken by what arrives, and has halted.
     fn rests(&mut self) -> Result<()> {
         std::thread::sleep(Duration::from_secs(2));
@@ -193,6 +222,7 @@ fn linux_pings_the_image_and_maps_a_volume_over_intel_gen3() -> Result<()> {
     hosts.load(9000)?;
     hosts.pings(&[56, 1, 1400, 8972])?;
     hosts.http()?;
+    hosts.guest.soft_roce()?;
     hosts.storage(2, 1)?;
     hosts.rests()?;
     hosts.end()
@@ -205,6 +235,38 @@ fn either_side_goes_and_comes_back_over_intel_gen3() -> Result<()> {
     hosts.load(9000)?;
     hosts.pings(&[56])?;
     hosts.come_and_go()?;
+    hosts.end()
+}
+
+#[test]
+fn linux_speaks_smc_r_with_the_image_over_intel_gen3() -> Result<()> {
+    let words = "isthmus.ntb.0.device=0 isthmus.ntb.0.protocol=ntb_transport \
+                 isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID";
+    let mut hosts = Hosts::boot(GEN3, words)?;
+    hosts.load(9000)?;
+    hosts.pings(&[56])?;
+    hosts.guest.soft_roce()?;
+    hosts.smc_r()?;
+    hosts.end()
+}
+
+/// What was mapped before is mapped again, and every byte is right.
+#[test]
+fn both_are_booted_anew_in_turns_over_intel_gen3() -> Result<()> {
+    let words = "isthmus.ntb.0.device=0 isthmus.ntb.0.protocol=ntb_transport";
+    let mut hosts = Hosts::boot(GEN3, words)?;
+    hosts.load(9000)?;
+    hosts.guest.soft_roce()?;
+    for _ in 0..2 {
+        hosts.storage(1, 1)?;
+        hosts.image.reboot()?;
+        hosts.carrier()?;
+        hosts.pings(&[56])?;
+        hosts.storage(1, 1)?;
+        hosts.boot_linux_anew()?;
+        hosts.pings(&[56])?;
+    }
+    hosts.storage(1, 1)?;
     hosts.end()
 }
 

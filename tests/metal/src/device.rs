@@ -3,6 +3,7 @@
 use crate::msix::Lines;
 use drivers::hal::{Registers, Window};
 use models::{Function, Interrupt, Machine, Memory, Unreachable};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where BARs lie: those of 64 bits above 4 GiB, others below; each has so much room.
@@ -125,11 +126,20 @@ impl<F: Function> Slot<F> {
     }
 }
 
+/// Stored to when a model begins to work, and when it ends: whoever traces accesses to memory tells by that which are
+/// the model's. One model may work on behalf of another.
+pub static ENTERED: AtomicU8 = AtomicU8::new(0);
+/// See [`ENTERED`].
+pub static LEFT: AtomicU8 = AtomicU8::new(0);
+
 /// Everything that is the model's and not the driver's goes through here, so that a count of instructions can leave
 /// it out (`tests/bench/metal`).
 #[inline(never)]
 pub fn of_the_model<F: Function, T>(slot: &Shared<F>, work: impl FnOnce(&mut Slot<F>) -> T) -> T {
-    work(&mut slot.lock().unwrap_or_else(PoisonError::into_inner))
+    ENTERED.store(1, Ordering::Relaxed);
+    let done = work(&mut slot.lock().unwrap_or_else(PoisonError::into_inner));
+    LEFT.store(1, Ordering::Relaxed);
+    done
 }
 
 /// The machine's memory as such.
@@ -243,4 +253,16 @@ impl<F: Function + Send> Registers for Mapped<F> {
     access!(read16, write16, u16);
     access!(read32, write32, u32);
     access!(read64, write64, u64);
+
+    fn writes_64_bytes(&self) -> bool {
+        true
+    }
+
+    fn write_64_bytes(&self, offset: usize, words: &[u64; 8]) {
+        let mut bytes = [0; 64];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        self.store(offset, &bytes);
+    }
 }

@@ -7,6 +7,7 @@ pub mod connectx;
 mod device;
 mod msix;
 
+pub use device::{ENTERED, LEFT};
 use device::{Shared, Slot};
 use drivers::hal::{
     Arena, Clock, ConfigRegionAccess, Instant, Interrupt, PciAddress, Platform, Registers, Window,

@@ -10,6 +10,7 @@
 
 mod big_endian;
 mod config_space;
+pub mod dsa;
 pub mod enic;
 mod function;
 pub mod intel_nic;

@@ -48,6 +48,9 @@ section! {
     }
 }
 
+/// Bridges over which NTRDMA goes, at most.
+const MOST_NTRDMA: usize = 3;
+
 /// What is spoken over a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NtbProtocol {
@@ -109,9 +112,9 @@ impl Ntb {
 }
 
 impl Config {
-    /// The bridge over which NTRDMA goes.
-    pub fn ntrdma(&self) -> Option<&Ntb> {
-        self.ntb.iter().find(|ntb| !ntb.is_transport())
+    /// The bridges over which NTRDMA goes, with their numbers in the document.
+    pub fn ntrdma(&self) -> impl Iterator<Item = (usize, &Ntb)> {
+        self.ntb.iter().enumerate().filter(|(_, ntb)| !ntb.is_transport())
     }
 
     /// What is configured of the bridge at this position and location, and its number in the document.
@@ -132,37 +135,17 @@ pub fn check(config: &Config, report: &mut Report<'_>) {
     for (i, ntb) in config.ntb.iter().enumerate().filter(|(_, ntb)| ntb.is_transport()) {
         check_transport(i, ntb, report);
     }
-    let Some(ntb) = config.ntrdma() else { return };
-    let others = config.ntb.iter().enumerate().skip(1).filter(|(_, ntb)| !ntb.is_transport());
-    for (i, _) in others {
-        let reason = "NTRDMA goes over one bridge at most, which is the first [[ntb]]".into();
+    for (i, _) in config.ntrdma().skip(MOST_NTRDMA) {
+        let reason = format!("NTRDMA goes over {MOST_NTRDMA} bridges at most");
         report.add(format!("ntb.{i}.protocol"), reason, "ntb_transport");
     }
-    for (key, is_there) in [("address", ntb.address.is_some()), ("peer", ntb.peer.is_some())] {
-        if !is_there {
-            let accepted = "an IPv4 or IPv6 address such as 10.0.0.1 or fd00::1";
-            report.missing(format!("ntb.0.{key}"), "missing".into(), accepted);
-        }
+    for (i, ntb) in config.ntrdma() {
+        check_ends(config, i, ntb, report);
+        check_tcp(config, i, ntb, report);
     }
-    let Some((address, peer)) = ntb.ends() else { return };
-    if address.is_ipv4() != peer.is_ipv4() || address == peer {
-        let reason = format!("{address} and {peer} cannot be the two ends");
-        report.add("ntb.0.peer".into(), reason, "another address of the same family");
+    if config.ntrdma().next().is_none() {
+        return;
     }
-    for (i, net) in config.net.iter().enumerate() {
-        let taken = |(one, _): &(IpAddr, u8)| [address, peer].contains(one);
-        if let Some((address, _)) = net.fixed().find(taken) {
-            let reason = format!("{address} is net.{i}'s");
-            report.add("ntb.0.address".into(), reason, "addresses of no interface");
-        }
-    }
-    for (i, remote) in config.remote.iter().enumerate() {
-        if remote.path.iter().any(|path| path.from == address && path.to != peer) {
-            let reason = format!("only {peer} is at the other end of the bridge");
-            report.add(format!("remote.{i}.path"), reason, "");
-        }
-    }
-    check_tcp(config, ntb, report);
     if config.rnbd.oversubscribe > 1 {
         let reason = "sessions over a bridge have memory of their own".into();
         report.add("rnbd.oversubscribe".into(), reason, "1 with an [[ntb]]");
@@ -170,6 +153,39 @@ pub fn check(config: &Config, report: &mut Report<'_>) {
     if !config.roce.enabled {
         let reason = "the bridge's device stands beside that of the interfaces".into();
         report.add("roce.enabled".into(), reason, "true with an [[ntb]]");
+    }
+}
+
+/// The names of the two ends of a bridge over which NTRDMA goes.
+fn check_ends(config: &Config, i: usize, ntb: &Ntb, report: &mut Report<'_>) {
+    for (key, is_there) in [("address", ntb.address.is_some()), ("peer", ntb.peer.is_some())] {
+        if !is_there {
+            let accepted = "an IPv4 or IPv6 address such as 10.0.0.1 or fd00::1";
+            report.missing(format!("ntb.{i}.{key}"), "missing".into(), accepted);
+        }
+    }
+    let Some((address, peer)) = ntb.ends() else { return };
+    if address.is_ipv4() != peer.is_ipv4() || address == peer {
+        let reason = format!("{address} and {peer} cannot be the two ends");
+        report.add(format!("ntb.{i}.peer"), reason, "another address of the same family");
+    }
+    let mut before = config.ntrdma().take_while(|(n, _)| *n < i);
+    if let Some((n, _)) = before.find(|(_, other)| other.address == Some(address)) {
+        let reason = format!("{address} is ntb.{n}'s");
+        report.add(format!("ntb.{i}.address"), reason, "an address of its own");
+    }
+    for (n, net) in config.net.iter().enumerate() {
+        let taken = |(one, _): &(IpAddr, u8)| [address, peer].contains(one);
+        if let Some((address, _)) = net.fixed().find(taken) {
+            let reason = format!("{address} is net.{n}'s");
+            report.add(format!("ntb.{i}.address"), reason, "addresses of no interface");
+        }
+    }
+    for (n, remote) in config.remote.iter().enumerate() {
+        if remote.path.iter().any(|path| path.from == address && path.to != peer) {
+            let reason = format!("only {peer} is at the other end of the bridge");
+            report.add(format!("remote.{n}.path"), reason, "");
+        }
     }
 }
 
@@ -213,7 +229,16 @@ fn check_transport(i: usize, ntb: &Ntb, report: &mut Report<'_>) {
 }
 
 /// TCP in the place of a device.
-fn check_tcp(config: &Config, ntb: &Ntb, report: &mut Report<'_>) {
+fn check_tcp(config: &Config, i: usize, ntb: &Ntb, report: &mut Report<'_>) {
+    if i > 0 {
+        for (key, is_given) in [("tcp", ntb.tcp.is_some()), ("listen", ntb.listen)] {
+            if is_given {
+                let reason = "only the first [[ntb]] can go over TCP".into();
+                report.add(format!("ntb.{i}.{key}"), reason, "nothing");
+            }
+        }
+        return;
+    }
     if ntb.tcp.is_some() && ntb.side.is_some() {
         let reason = "TCP has no sides".into();
         report.add("ntb.0.side".into(), reason, "either `side` or `tcp`");
@@ -279,6 +304,15 @@ mod tests {
     }
 
     #[test]
+    fn several_bridges_have_ends_of_their_own() {
+        let more = "[[ntb]]\naddress = \"fd00::1\"\npeer = \"fd00::2\"\n[[ntb]]\n\
+            protocol = \"ntb_transport\"\n[[ntb]]\naddress = \"10.9.1.2\"\npeer = \"10.9.1.1\"\n[[net]]";
+        let config = check(GOOD.replacen("[[net]]", more, 1).as_bytes()).unwrap();
+        let numbers: Vec<usize> = config.ntrdma().map(|(number, _)| number).collect();
+        assert_eq!(numbers, [0, 1, 3]);
+    }
+
+    #[test]
     fn mistakes_in_it_are_told() {
         let cases = [
             ("side = 1", "side = 2", "2 is out of range"),
@@ -300,9 +334,21 @@ mod tests {
             ("[[net]]", "[roce]\nenabled = false\n[[net]]", "true with an [[ntb]]"),
             (
                 "[[net]]",
-                "[[ntb]]\naddress = \"::1\"\npeer = \"::2\"\n[[net]]",
-                "one bridge at most",
+                "[[ntb]]\naddress = \"10.9.0.2\"\npeer = \"10.9.0.3\"\n[[net]]",
+                "ntb.1.address: 10.9.0.2 is ntb.0's",
             ),
+            (
+                "[[net]]",
+                "[[ntb]]\naddress = \"::1\"\npeer = \"::2\"\ntcp = \"10.0.0.9\"\n[[net]]",
+                "ntb.1.tcp: only the first",
+            ),
+            (
+                "[[net]]",
+                "[[ntb]]\naddress = \"::1\"\npeer = \"::2\"\n[[ntb]]\naddress = \"::3\"\n\
+                 peer = \"::4\"\n[[ntb]]\naddress = \"::5\"\npeer = \"::6\"\n[[net]]",
+                "ntb.3.protocol: NTRDMA goes over 3 bridges at most",
+            ),
+            ("[[net]]", "[[ntb]]\naddress = \"::1\"\n[[net]]", "ntb.1.peer: missing"),
             ("side = 1", "side = 1\ndevice = \"mac:02:00:00:00:00:01\"", "no MAC address"),
             ("side = 1", "tcp = \"10.0.0.2\"\ndevice = 0", "TCP has no device"),
             ("side = 1", "protocol = \"ntb_transport\"", "ntb.0.address: the addresses of its"),

@@ -155,7 +155,12 @@ pub static COMMANDS: &[Command] = &[
     ),
     Command::new(&["show", "memory"], &[], "memory", Verb::Show(Topic::Memory)),
     Command::new(&["show", "loops"], &[], "what the loops do", Verb::Show(Topic::Loops)),
-    Command::new(&["show", "ntb"], &[], "the bridge to another appliance", Verb::Show(Topic::Ntb)),
+    Command::new(
+        &["show", "ntb"],
+        &[],
+        "bridges to other appliances and hosts",
+        Verb::Show(Topic::Ntb),
+    ),
     Command::new(
         &["show", "rapidio"],
         &[],
@@ -447,13 +452,13 @@ pub static COMMANDS: &[Command] = &[
     ),
     Command::new(
         &["ntb", "measure"],
-        &[Argument::Rest("[SECONDS]")],
+        &[Argument::Rest("[NAME] [SECONDS]")],
         "bandwidth and latency to the other appliance, under qperf's names",
         Verb::Manage("ntb", "measure"),
     ),
     Command::new(
         &["ntb", "reset"],
-        &[],
+        &[Argument::Rest("[NAME]")],
         "take the link to the other appliance down; it comes back by itself",
         Verb::Manage("ntb", "reset"),
     ),

@@ -2,6 +2,7 @@
 
 use crate::console::{Managed, Progress};
 use crate::families::{self, MEASURE};
+use crate::gateway::bridge::Bridge;
 use crate::gateway::plane::DataPlane;
 use crate::gateway::state::State;
 use crate::report::Value;
@@ -30,10 +31,15 @@ pub(super) fn table(measure: &NtbPerf) -> Value {
     Value::list(measure.results.iter().map(row))
 }
 
-/// Carries an order of the console's out: to measure for so many seconds, or for one.
+/// Carries an order of the console's out: to measure over the bridge of that name, or the first, for so many seconds, or
+/// for one.
 #[cold]
 #[inline(never)]
 pub(in crate::gateway) fn act(state: &mut State, words: &[&str]) -> Result<Managed, String> {
+    let (name, words) = match words {
+        [name, rest @ ..] if name.starts_with("ntb") => (Some(*name), rest),
+        _ => (None, words),
+    };
     let seconds = match words {
         [] => Some(1),
         [word] => word.parse().ok().filter(|seconds| (1..=LONGEST).contains(seconds)),
@@ -44,8 +50,10 @@ pub(in crate::gateway) fn act(state: &mut State, words: &[&str]) -> Result<Manag
     if !MEASURE {
         return Err(families::missing("measure"));
     }
-    change(state, &mut |measure, ctx| measure.start(time, ctx)).ok_or("there is no bridge")?;
-    if let Some(bridge) = &mut state.plane.bridge {
+    let place = super::place(&state.plane.bridges, name)?;
+    let started = change(state, place, &mut |measure, ctx| measure.start(time, ctx));
+    started.ok_or("there is no bridge")?;
+    if let Some(bridge) = state.plane.bridges.get_mut(place) {
         bridge.measuring = true;
     }
     Ok(Managed::Started)
@@ -53,16 +61,19 @@ pub(in crate::gateway) fn act(state: &mut State, words: &[&str]) -> Result<Manag
 
 /// Measures no more, if anything is measured.
 pub(in crate::gateway) fn cancel(state: &mut State) {
-    change(state, &mut NtbPerf::cancel);
+    for place in 0..state.plane.bridges.len() {
+        change(state, place, &mut NtbPerf::cancel);
+    }
 }
 
 #[inline(never)]
 fn change(
     state: &mut State,
+    place: usize,
     order: &mut dyn FnMut(&mut NtbPerf, &mut EngineContext<'_, ProviderSet>),
 ) -> Option<()> {
-    let DataPlane { bridge, rdma_stack, arena, now, rng, .. } = &mut state.plane;
-    let (bridge, rdma_stack) = (bridge.as_mut()?, rdma_stack.as_mut()?);
+    let DataPlane { bridges, rdma_stack, arena, now, rng, .. } = &mut state.plane;
+    let (bridge, rdma_stack) = (bridges.get_mut(place)?, rdma_stack.as_mut()?);
     let provider = &mut rdma_stack.providers;
     let measure = bridge.measure.as_mut()?;
     order(measure, &mut EngineContext { provider, arena, now: *now, rng: &mut **rng });
@@ -73,12 +84,13 @@ fn change(
 #[cold]
 #[inline(never)]
 pub(in crate::gateway) fn poll(state: &mut State) -> Option<Progress> {
-    let bridge = &mut **state.plane.bridge.as_mut()?;
-    let measure = bridge.measure.as_mut()?;
-    if !bridge.measuring || measure.is_running() {
-        return None;
-    }
-    bridge.measuring = false;
+    let mut bridges = state.plane.bridges.iter_mut().filter(|bridge| bridge.measuring);
+    let (measuring, measure) = bridges.find_map(|bridge| {
+        let Bridge { measuring, measure, .. } = &mut **bridge;
+        let measure = measure.as_mut()?;
+        (!measure.is_running()).then_some((measuring, measure))
+    })?;
+    *measuring = false;
     Some(Progress::Done(match measure.failure() {
         Some((test, why)) => Err(format!("{test}: {why}")),
         None => Ok(table(measure).to_text().trim_end().into()),

@@ -2,7 +2,7 @@
 //! other, by which the device is told of what was queued, asked for interrupts and looked at before a halt. Here is what
 //! has to be done beside that in each round.
 
-use super::device;
+use super::device::{self, Hardware};
 use super::engines::Engines;
 use crate::config::Ntb;
 use crate::gateway::plane::DataPlane;
@@ -27,6 +27,8 @@ pub(in crate::gateway) struct TransportPort {
     pub name: String,
     location: String,
     driver: &'static str,
+    /// The engine that carries for it.
+    engine: Option<String>,
     netdev: Rc<RefCell<NtbNetdev>>,
     /// The place of its port among the plane's.
     place: usize,
@@ -56,7 +58,7 @@ pub(in crate::gateway) fn open(
     let (name, location) = (format!("ntb{number}"), device.location().to_string());
     let driver = device.driver();
     let mut bridge = device.open_bridge(platform, ntb.side()).map_err(|error| told(&error))?;
-    engines.serve(&name, &mut *bridge, platform);
+    let engine = engines.serve(&name, &mut *bridge, platform);
     // Locally administered, and the same in each life: the peer remembers it.
     let mac = [2, b'N', b'T', b'B', number as u8, u8::from(bridge.side() == Side::B)];
     let netdev = NtbNetdev::new(bridge, mac, ntb.transport_mtu().into(), platform.arena());
@@ -64,8 +66,9 @@ pub(in crate::gateway) fn open(
     let state = State::NoLink;
     let ethernet = TransportEthernet { netdev: netdev.clone(), frame: Vec::new() };
     let (place, tell_at) = (usize::MAX, Instant::ZERO);
+    let is_untold = false;
     let port =
-        TransportPort { name, location, driver, netdev, place, state, tell_at, is_untold: false };
+        TransportPort { name, location, driver, engine, netdev, place, state, tell_at, is_untold };
     Ok((port, ethernet))
 }
 
@@ -115,6 +118,11 @@ impl TransportPort {
         self.netdev.borrow().violations()
     }
 
+    /// What the bridge has.
+    pub fn hardware(&self) -> Option<Hardware> {
+        Hardware::of(self.netdev.borrow().bridge())
+    }
+
     /// Times that the link came up.
     pub fn ups(&self) -> u64 {
         self.netdev.borrow().ups()
@@ -151,11 +159,13 @@ impl TransportPort {
             ("side", u8::from(bridge.side() == Side::B).into()),
             ("doorbell", if bridge.wakes() { "interrupts" } else { "polled" }.into()),
             ("link_speed", device::link_speed(bridge).into()),
-            ("carried_by", device::carried_by(carrier).into()),
+            ("carried_by", device::carried_by(carrier, self.engine.as_deref()).into()),
             ("bytes_by_cpu", carrier.map(|carrier| carrier.bytes_by_cpu()).into()),
             ("bytes_by_engine", engine.map(|counters| counters.bytes).into()),
             ("engine_resets", engine.map(|counters| counters.resets).into()),
+            ("engine_completions_missed", engine.map(|counters| counters.missed).into()),
             ("window", Value::Bytes(bridge.window().len() as u64)),
+            ("exposed", Value::Bytes(bridge.exposed().len() as u64)),
             ("link_up", netdev.ups().into()),
             ("frames_sent", counters.tx_frames.into()),
             ("frames_received", counters.rx_frames.into()),

@@ -32,7 +32,7 @@ pub(super) fn act(state: &mut State, what: &str, order: &str, rest: &str) -> Tol
             let (name, options) = words.split_first().ok_or("say the name of one")?;
             listing::list(state, what, Some(name), options)
         }
-        ("ntb", "reset") => bridge::reset(state).map(done),
+        ("ntb", "reset") => bridge::reset(state, &words).map(done),
         ("ntb", _) => ntb_perf::act(state, &words),
         ("usnic", _) => state.plane.udp_engines.order(what, order, &words, state.now),
         ("remote" | "mirror", _) => remote_storage::manage::act(state, what, order, &words),

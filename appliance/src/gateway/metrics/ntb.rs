@@ -1,7 +1,7 @@
-//! Metrics of the bridge.
+//! Metrics of bridges.
 
 use super::Page;
-use crate::gateway::bridge::TransportPort;
+use crate::gateway::bridge::{Hardware, TransportPort};
 use crate::gateway::state::State;
 use core::fmt::{Display, Error};
 use ntrdma::{self, Counters};
@@ -27,7 +27,7 @@ const FAMILIES: [Family; 8] = [
     (
         "isthmus_ntb_transmit_bytes_total",
         "Payload written to its memory.",
-        |c| c.bytes_staged,
+        |c| c.bytes_staged + c.bytes_placed,
         None,
     ),
     ("isthmus_ntb_not_ready_total", "Times that a request had to wait.", |c| c.not_ready, None),
@@ -40,48 +40,108 @@ const FAMILIES: [Family; 8] = [
     ),
 ];
 
+/// What hardware bridges have: the family's name, its help, where it lies.
+type OfHardware = (&'static str, &'static str, fn(&Hardware) -> u64);
+
+const GAUGES: [OfHardware; 4] = [
+    (
+        "isthmus_ntb_link_generation",
+        "Generation of PCI Express of the bridge's link; 0 without one.",
+        |h| h.link.0.into(),
+    ),
+    ("isthmus_ntb_link_lanes", "Lanes of the bridge's link; 0 without one.", |h| h.link.1.into()),
+    ("isthmus_ntb_window_bytes", "Memory of the peer that can be written.", |h| h.window),
+    ("isthmus_ntb_exposed_bytes", "Our memory that the peer can write.", |h| h.exposed),
+];
+
+const COUNTERS: [OfHardware; 4] = [
+    ("isthmus_ntb_cpu_bytes_total", "Written through the bridge by the CPU.", |h| h.by_cpu),
+    ("isthmus_ntb_engine_bytes_total", "Written by the DMA engine.", |h| h.by_engine),
+    ("isthmus_ntb_engine_resets_total", "Resets of the engine's channel.", |h| h.resets),
+    (
+        "isthmus_ntb_engine_completions_missed_total",
+        "Completions that the engine did not tell of as it should.",
+        |h| h.missed,
+    ),
+];
+
+/// Says which bridge.
+fn label(name: &String) -> [(&'static str, &dyn Display); 1] {
+    [("bridge", name)]
+}
+
 /// Nothing without a bridge.
 pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let plane = &state.plane;
-    let ntrdma = plane.rdma_stack.as_ref().and_then(|rdma_stack| rdma_stack.providers.ntrdma());
-    let bridge = plane.bridge.as_ref().zip(ntrdma);
-    if bridge.is_none() && plane.transports.is_empty() {
+    let stacks = plane.rdma_stack.iter();
+    let ntrdma = stacks.flat_map(|rdma_stack| rdma_stack.providers.bridges());
+    let bridges: Vec<_> = plane.bridges.iter().zip(ntrdma).collect();
+    if bridges.is_empty() && plane.transports.is_empty() {
         return Ok(());
     }
-    let label = [("bridge", &"ntb0" as &dyn Display)];
     let mut up = w.gauge("isthmus_ntb_up", "Whether the link to the other machine is up.")?;
-    if let Some((_, ntrdma)) = bridge {
-        up.sample(&label, u64::from(ntrdma.link() == ntrdma::State::Up))?;
+    for (bridge, ntrdma) in &bridges {
+        up.sample(&label(&bridge.name), u64::from(ntrdma.link() == ntrdma::State::Up))?;
     }
     for one in &plane.transports {
-        up.sample(&[("bridge", &one.name as &dyn Display)], u64::from(one.is_up()))?;
+        up.sample(&label(&one.name), u64::from(one.is_up()))?;
     }
-    if let Some((bridge, ntrdma)) = bridge {
-        let (device, connected) = bridge.device.connected();
-        let carried = [label[0], ("device", &device as &dyn Display)];
+    if !bridges.is_empty() {
         let help = "Whether what carries the bridge reaches the other machine.";
-        w.gauge("isthmus_ntb_connected", help)?.sample(&carried, u64::from(connected))?;
-        w.gauge("isthmus_ntb_queue_pairs", "Queue pairs.")?
-            .sample(&label, ntrdma.queue_pairs().0 as u64)?;
+        let mut reached = w.gauge("isthmus_ntb_connected", help)?;
+        for (bridge, _) in &bridges {
+            let (device, connected) = bridge.device.connected();
+            let [name] = label(&bridge.name);
+            reached.sample(&[name, ("device", &device as &dyn Display)], u64::from(connected))?;
+        }
+        let mut pairs = w.gauge("isthmus_ntb_queue_pairs", "Queue pairs.")?;
+        for (bridge, ntrdma) in &bridges {
+            pairs.sample(&label(&bridge.name), ntrdma.queue_pairs().0 as u64)?;
+        }
     }
     for (name, help, value, of_transport) in FAMILIES {
         let transports = plane.transports.iter().zip(core::iter::repeat(of_transport));
         let transports = transports.filter_map(|(one, value)| Some((one, value?(one))));
         let mut counter = w.counter(name, help)?;
-        if let Some((_, ntrdma)) = bridge {
-            counter.sample(&label, value(ntrdma.counters()))?;
+        for (bridge, ntrdma) in &bridges {
+            counter.sample(&label(&bridge.name), value(ntrdma.counters()))?;
         }
         for (one, value) in transports {
-            counter.sample(&[("bridge", &one.name as &dyn Display)], value)?;
+            counter.sample(&label(&one.name), value)?;
         }
     }
     let mut interrupts =
         w.counter("isthmus_ntb_interrupts_total", "Interrupts that the device raised.")?;
-    if let Some((bridge, _)) = bridge {
-        interrupts.sample(&label, bridge.device.interrupts())?;
+    for (bridge, _) in &bridges {
+        interrupts.sample(&label(&bridge.name), bridge.device.interrupts())?;
     }
     for one in &plane.transports {
-        interrupts.sample(&[("bridge", &one.name as &dyn Display)], one.interrupts())?;
+        interrupts.sample(&label(&one.name), one.interrupts())?;
+    }
+    hardware(state, w)
+}
+
+/// Nothing without a hardware bridge.
+fn hardware(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
+    let plane = &state.plane;
+    let ntrdma = plane.bridges.iter();
+    let ntrdma = ntrdma.filter_map(|bridge| Some((&bridge.name, bridge.device.hardware()?)));
+    let others = plane.transports.iter().filter_map(|one| Some((&one.name, one.hardware()?)));
+    let all: Vec<(&String, Hardware)> = ntrdma.chain(others).collect();
+    if all.is_empty() {
+        return Ok(());
+    }
+    for (name, help, value) in GAUGES {
+        let mut gauge = w.gauge(name, help)?;
+        for (bridge, hardware) in &all {
+            gauge.sample(&label(bridge), value(hardware))?;
+        }
+    }
+    for (name, help, value) in COUNTERS {
+        let mut counter = w.counter(name, help)?;
+        for (bridge, hardware) in &all {
+            counter.sample(&label(bridge), value(hardware))?;
+        }
     }
     Ok(())
 }

@@ -67,7 +67,7 @@ impl State {
         remote_storage.ways_due = (!wanted.is_empty()).then_some(now + INTERVAL);
         for Wanted { session, path, from, to, blocked } in wanted {
             // The way over a bridge is its link.
-            let ntrdma = rdma_stack.providers.ntrdma().filter(|ntrdma| ntrdma.local() == from);
+            let ntrdma = rdma_stack.providers.bridges().find(|ntrdma| ntrdma.local() == from);
             if let Some(ntrdma) = ntrdma {
                 if blocked && ntrdma.link() == ntrdma::State::Up {
                     let provider = &mut rdma_stack.providers;

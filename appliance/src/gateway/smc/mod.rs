@@ -28,7 +28,6 @@ use net::Neighbours;
 use net::hosts::Hosts;
 use net::tcp::Limits;
 use net::{Interface, Resolution};
-use ntrdma::Ntrdma;
 use provider_set::ProviderSet;
 use rules::Rules;
 use smcr::admission::Admission;
@@ -145,14 +144,16 @@ impl Smc {
             return;
         }
         self.generations = generations.collect();
-        let bridge = provider.ntrdma().map(Ntrdma::local);
         let device = |(port, (slot, network)): (usize, (&PortSlot, &Network))| {
             let (ip, mac) = (*network.interface.local().v4.first()?, slot.mac);
             if slot.place == PortSlot::NO_PORT {
                 // It reaches nobody else, whatever its network is called.
-                return Some(Device {
+                let number: usize = slot.location.strip_prefix("ntb")?.parse().ok()?;
+                let address = config.ntb.get(number)?.address?;
+                let is_there = provider.bridges().any(|ntrdma| ntrdma.local() == address);
+                return is_there.then_some(Device {
                     ip,
-                    address: bridge?,
+                    address,
                     mac,
                     path_mtu: PathMtu::Mtu4096,
                     pnet: None,

@@ -1,4 +1,4 @@
-//! A gateway and a host with a network and a bridge between them: one server for both.
+//! A gateway and a host with a network and bridges between them: one server for all.
 
 use crate::rnbd::wire::{AccessMode, Operation, PORT};
 use crate::testing::{Wire, World, context, user_io};
@@ -20,10 +20,10 @@ use verbs::{Provider, RdmaDevice, VerbsError};
 
 struct Node {
     devices: ProviderSet,
-    bridge: BridgeEnd,
+    bridges: Vec<BridgeEnd>,
 }
 
-/// Node 0 is the gateway, node 1 the host; 10.0.0.x on the network, 10.9.0.x on the bridge.
+/// Node 0 is the gateway, node 1 the host; 10.0.0.x on the network, 10.9.b.x on bridge b.
 struct Both {
     nodes: Vec<Node>,
     now: Instant,
@@ -36,38 +36,47 @@ fn network(n: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, n).into()
 }
 
-fn behind_bridge(n: u8) -> IpAddr {
-    Ipv4Addr::new(10, 9, 0, n).into()
+fn behind_bridge(bridge: u8, n: u8) -> IpAddr {
+    Ipv4Addr::new(10, 9, bridge, n).into()
 }
+
+/// Bridges between the two: an image with ConnectX has one.
+const BRIDGES: u8 = if ProviderSet::BRIDGES > 1 { 2 } else { 1 };
 
 impl Both {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let half = LAYOUT.size() + 8192;
-        let memory = Arena::on_heap(2 * half + 4096).alloc(2 * half, 4096).unwrap();
         let limits = Limits { qps: 16, regions: 2048, ..Limits::default() };
-        let ends = BridgeEnd::pair(memory, false, &mut rng);
-        let nodes = ends.into_iter().zip([1u8, 2]).map(|(bridge, n)| {
+        let mut ends = [Vec::new(), Vec::new()];
+        for _ in 0..BRIDGES {
+            let memory = Arena::on_heap(2 * half + 4096).alloc(2 * half, 4096).unwrap();
+            let pair = BridgeEnd::pair(memory, false, &mut rng);
+            ends.iter_mut().zip(pair).for_each(|(ends, end)| ends.push(end));
+        }
+        let nodes = ends.into_iter().zip([1u8, 2]).map(|(bridges, n)| {
             let mac = [0x52, 0x54, 0, 0, 0, n];
             let port = PortConfig { mac, addresses: std::vec![network(n)], mtu: 1500 };
             let mut roce = Roce::new(port, limits, &mut rng);
             roce.learn_neighbour(network(3 - n), [0x52, 0x54, 0, 0, 0, 3 - n]);
-            let config = Config::new(n.into(), behind_bridge(n), behind_bridge(3 - n));
-            let config = Config { layout: LAYOUT, regions: 4096, ..config };
-            let ntrdma = Ntrdma::new(config, bridge.exposed(), &mut rng).unwrap();
-            Node { devices: ProviderSet::new(roce, Some(ntrdma)), bridge }
+            let ntrdma = (0..).zip(&bridges).map(|(at, bridge)| {
+                let config = Config::new(n.into(), behind_bridge(at, n), behind_bridge(at, 3 - n));
+                let config = Config { layout: LAYOUT, regions: 4096, ..config };
+                Ntrdma::new(config, bridge.exposed(), &mut rng).unwrap()
+            });
+            Node { devices: ProviderSet::new(roce, ntrdma), bridges }
         });
         let nodes = nodes.collect();
         Both { nodes, now: Instant::from_nanos(1), rng }
     }
 
-    /// What was sent and taken over the bridge and the network, but for heartbeats.
+    /// What was sent and taken over the bridges and the network, but for heartbeats: two numbers for each bridge.
     fn traffic(&self) -> Vec<u64> {
-        let counts = |node: &Node| {
-            let counters = node.devices.ntrdma().unwrap().counters();
+        let counts = |ntrdma: &Ntrdma| {
+            let counters = ntrdma.counters();
             [counters.entries_received, counters.batches]
         };
-        self.nodes.iter().flat_map(counts).collect()
+        self.nodes.iter().flat_map(|node| node.devices.bridges()).flat_map(counts).collect()
     }
 
     fn pass(&mut self) -> bool {
@@ -78,8 +87,10 @@ impl Both {
         for n in 0..2 {
             let node = &mut self.nodes[n];
             node.devices.handle_timeout(now);
-            node.devices.poll_bridge(&mut node.bridge, now);
-            node.bridge.deliver(self.rng.within(0..40) as usize);
+            for (number, bridge) in node.bridges.iter_mut().enumerate() {
+                node.devices.poll_bridge(number, bridge, now);
+                bridge.deliver(self.rng.within(0..40) as usize);
+            }
             while self.nodes[n].devices.roce.poll_transmit(0, now, &mut tx) {
                 self.nodes[1 - n].devices.roce.handle_frame(0, &frame(&tx), now);
                 frames = true;
@@ -110,7 +121,8 @@ impl Wire for Both {
 fn world(seed: u64) -> World<Both> {
     let mut both = Both::new(seed);
     let up = |both: &Both| {
-        both.nodes.iter().all(|node| node.devices.ntrdma().unwrap().link() == State::Up)
+        let mut bridges = both.nodes.iter().flat_map(|node| node.devices.bridges());
+        bridges.all(|ntrdma| ntrdma.link() == State::Up)
     };
     for _ in 0..10_000 {
         both.pass();
@@ -121,13 +133,13 @@ fn world(seed: u64) -> World<Both> {
     World::over(both, World::small(true), 4 << 20, volume)
 }
 
-/// A client whose session goes over the bridge.
-fn connect_over_bridge(world: &mut World<Both>) -> usize {
+/// A client whose session goes over a bridge.
+fn connect_over_bridge(world: &mut World<Both>, bridge: u8) -> usize {
     let config = client::Config { max_reconnect_attempts: Some(0), ..client::Config::default() };
-    let name = Name::new("bridged").unwrap();
+    let name = Name::new(["bridged", "other"][usize::from(bridge)]).unwrap();
     let mut client = Client::new(config, name, context!(world, host)).unwrap();
     let to = |n| SocketAddr::new(n, PORT);
-    let (local, remote) = (behind_bridge(2), behind_bridge(1));
+    let (local, remote) = (behind_bridge(bridge, 2), behind_bridge(bridge, 1));
     client.add_path(local, to(remote), context!(world, host)).unwrap();
     let mixed = client.add_path(network(2), to(network(1)), context!(world, host));
     assert_eq!(mixed, Err(AddPathError::Device));
@@ -141,20 +153,30 @@ fn one_server_has_sessions_of_both_devices_at_once() {
     for seed in 0..4 {
         let mut world = world(seed);
         let memory = world.arena.available();
-        let clients = [world.connect("network"), connect_over_bridge(&mut world)];
-        assert_eq!(world.server.transport().sessions().count(), 2);
-        world.open(clients[0], "ram0", AccessMode::ReadWrite).unwrap();
-        world.open(clients[1], "ram0", AccessMode::Migration).unwrap();
+        let mut clients = std::vec![world.connect("network")];
+        (0..BRIDGES).for_each(|bridge| clients.push(connect_over_bridge(&mut world, bridge)));
+        assert_eq!(world.server.transport().sessions().count(), clients.len());
+        // Two may write at once.
+        let (readers, writers) = clients.split_at(clients.len() - 2);
+        for &client in readers {
+            world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
+        }
+        world.open(writers[0], "ram0", AccessMode::ReadWrite).unwrap();
+        world.open(writers[1], "ram0", AccessMode::Migration).unwrap();
         for round in 0..20u8 {
-            let from = usize::from(round % 2);
+            let from = readers.len() + usize::from(round % 2);
             let (sector, size) = (u64::from(round) * 8, 4096);
             let data = [round + 1; 4096];
-            let bridged = |world: &World<Both>| world.wire.traffic()[0];
-            let before = bridged(&world);
+            let before = world.wire.traffic();
             world.write(clients[from], &user_io(Operation::Write, sector, size), &data).unwrap();
-            assert_eq!(bridged(&world) > before, from == 1, "which device it went over");
+            let after = world.wire.traffic();
+            for bridge in 0..usize::from(BRIDGES) {
+                let went = after[2 * bridge] > before[2 * bridge];
+                assert_eq!(went, from == 1 + bridge, "which device it went over");
+            }
             let read = user_io(Operation::Read, sector, size);
-            assert!(world.read(clients[1 - from], &read, size).unwrap() == data);
+            let reader = clients[(from + 1) % clients.len()];
+            assert!(world.read(reader, &read, size).unwrap() == data);
         }
         for client in clients {
             world.clients[client].disconnect(PathId(0), context!(world, host));
@@ -162,8 +184,7 @@ fn one_server_has_sessions_of_both_devices_at_once() {
         }
         assert_eq!(world.server.transport().sessions().count(), 0);
         assert_eq!(world.arena.available(), memory);
-        for node in &world.wire.nodes {
-            let ntrdma = node.devices.ntrdma().unwrap();
+        for ntrdma in world.wire.nodes.iter().flat_map(|node| node.devices.bridges()) {
             assert_eq!((ntrdma.queue_pairs().0, ntrdma.connections()), (0, 0));
             assert_eq!(ntrdma.counters().violations, 0);
         }
@@ -176,10 +197,10 @@ fn what_both_devices_have_is_made_and_ended_in_both_or_in_none() {
     let devices = &mut both.nodes[0].devices;
     let pd = devices.alloc_pd().unwrap();
     assert_eq!(devices.pd_on(pd, network(1)), pd);
-    assert_ne!(devices.pd_on(pd, behind_bridge(1)), pd);
+    assert_ne!(devices.pd_on(pd, behind_bridge(0, 1)), pd);
     let memory = Arena::on_heap(8192).alloc(4096, 4096).unwrap();
     let access = verbs::Access::REMOTE_WRITE;
-    for held in [network(1), behind_bridge(1)] {
+    for held in [network(1), behind_bridge(0, 1), behind_bridge(BRIDGES - 1, 1)] {
         let held = devices.pd_on(pd, held);
         let region = devices.register(held, memory, access, &mut both.rng).unwrap();
         assert_eq!(devices.dealloc_pd(pd), Err(VerbsError::Busy));

@@ -4,6 +4,7 @@ mod frames;
 mod hostile;
 mod life;
 mod orders;
+mod placed;
 mod room;
 mod threads;
 mod verbs;

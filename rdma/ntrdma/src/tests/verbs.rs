@@ -29,7 +29,7 @@ pub fn request(id: u64, operation: SendOperation<'_>) -> SendRequest<'_> {
     }
 }
 
-fn fill(window: &Window, rng: &mut Rng) -> Vec<u8> {
+pub fn fill(window: &Window, rng: &mut Rng) -> Vec<u8> {
     let mut bytes = std::vec![0; window.len()];
     rng.fill_bytes(&mut bytes);
     window.write(0, &bytes).unwrap();
@@ -43,7 +43,7 @@ fn connected(seed: u64, layout: Layout, way: Way) -> Pair {
 }
 
 /// Runs until node 0 has completed so many requests; the ids and how they ended.
-fn wait(pair: &mut Pair, count: usize) -> Vec<(u64, Status)> {
+pub fn wait(pair: &mut Pair, count: usize) -> Vec<(u64, Status)> {
     let mut ended = Vec::new();
     for _ in 0..20_000 {
         pair.step();

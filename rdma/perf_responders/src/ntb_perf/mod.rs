@@ -309,7 +309,9 @@ impl NtbPerf {
         ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let id = match event {
-            ConnectionEvent::Request { connection, port: PORT, private_data, .. } => {
+            ConnectionEvent::Request { connection, port: PORT, to, private_data, .. }
+                if *to == self.local =>
+            {
                 if self.accept(*connection, private_data.as_slice(), ctx).is_err() {
                     // It may be gone already, which is as good as refused.
                     let _ = ctx.provider.reject(*connection, RejectReason::NO_RESOURCES, &[]);

@@ -66,6 +66,8 @@ pub struct Memory {
     ports: usize,
     /// What peers wrote may be sent on to others.
     is_passed_on: bool,
+    /// Memory that the peer reaches by itself, and at which address regions in it begin.
+    lent: Option<(Window, u64)>,
 }
 
 impl Memory {
@@ -79,6 +81,23 @@ impl Memory {
             odp_pool: Vec::new(),
             ports: 0,
             is_passed_on: false,
+            lent: None,
+        }
+    }
+
+    /// Regions in `memory` are addressed by where in it they lie, from `address` on, so that the peer, which reaches it
+    /// by itself, knows. No other region is addressed above 2^47.
+    pub fn lend(&mut self, memory: Window, address: u64) {
+        self.lent = Some((memory, address));
+    }
+
+    /// Where peers address `memory`: from a random page on, so that they learn nothing of where it lies, unless it is lent.
+    fn address_of(&self, memory: &Window, rng: &mut dyn RngCore) -> u64 {
+        match &self.lent {
+            Some((lent, address)) if lent.contains(memory) => {
+                address + (memory.bus_address() - lent.bus_address())
+            }
+            _ => random_page(rng) | memory.bus_address() & 0xfff,
         }
     }
 
@@ -140,7 +159,7 @@ impl Memory {
         access: Access,
         rng: &mut dyn RngCore,
     ) -> Result<Region, VerbsError> {
-        let address = address_of(memory, rng);
+        let address = self.address_of(&memory, rng);
         let (backing, chunk) = (Backing::Fixed(memory), memory.len());
         let keys = ChunkKeys::One(0);
         let id = self.insert(Registration { pd, backing, access, address, chunk, keys }, 1)?;
@@ -162,7 +181,12 @@ impl Memory {
         if memory.is_some_and(|memory| memory.len() < usize::from(count) * chunk) {
             return Err(VerbsError::Invalid);
         }
-        let address = random_page(rng);
+        let address = match memory {
+            Some(memory) if self.lent.is_some_and(|(lent, _)| lent.contains(&memory)) => {
+                self.address_of(&memory, rng)
+            }
+            _ => random_page(rng),
+        };
         let on_demand = || Backing::OnDemand(alloc::vec![Arrival::default(); count.into()]);
         let registration = Registration {
             pd,
@@ -216,7 +240,7 @@ impl Memory {
         memory: Window,
         rng: &mut dyn RngCore,
     ) -> Result<Region, VerbsError> {
-        let address = address_of(memory, rng);
+        let address = self.address_of(&memory, rng);
         let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         if let ChunkKeys::Many(_) = region.keys {
             return Err(VerbsError::Invalid);
@@ -305,11 +329,6 @@ impl Memory {
             _ => Err(Refusal::OtherDomain),
         }
     }
-}
-
-/// Where peers address `memory`: from a random page on.
-fn address_of(memory: Window, rng: &mut dyn RngCore) -> u64 {
-    random_page(rng) | memory.bus_address() & 0xfff
 }
 
 /// Address of a random page, so that peers learn nothing of where memory lies.

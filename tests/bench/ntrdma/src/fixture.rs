@@ -39,18 +39,7 @@ impl Node {
         let mut ntrdma = Ntrdma::new(config, exposed, &mut rng).expect("it fits");
         let pd = ntrdma.alloc_pd().expect("room");
         let cq = ntrdma.create_cq(4096).expect("room");
-        let init = QpInit {
-            kind: QpType::Rc,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            max_send_wr: 64,
-            max_recv_wr: 64,
-            max_send_sge: 4,
-            max_recv_sge: 1,
-            max_inline: 0,
-        };
-        let qp = ntrdma.create_qp(&init, &mut rng).expect("room");
+        let qp = ntrdma.create_qp(&init(pd, cq), &mut rng).expect("room");
         let arena = Arena::new(exposed.slice(layout.size(), LENT).expect("large enough"));
         Node { ntrdma, bridge, arena, pd, cq, qp, rng }
     }
@@ -67,32 +56,48 @@ impl Node {
     }
 
     fn connect(&mut self, to: u32) {
-        let peer = ReadyToReceive {
-            remote_qpn: to,
-            rq_psn: 0,
-            path_mtu: PathMtu::Mtu4096,
-            address: AddressVector {
-                local: address(1),
-                remote: address(2),
-                gid_type: GidType::RoceV2,
-                remote_mac: [0; 6],
-                source_port: 0,
-                traffic_class: 0,
-                hop_limit: 0,
-            },
-            max_dest_rd_atomic: 0,
-            min_rnr_timer: 12,
-        };
-        let send = ReadyToSend {
-            sq_psn: 0,
-            max_rd_atomic: 0,
-            ack_timeout: 17,
-            retry_count: 7,
-            rnr_retry: 7,
-        };
+        let (peer, send) = peer_of(to);
         self.ntrdma.ready_to_receive(self.qp, &peer).expect("fresh");
         self.ntrdma.ready_to_send(self.qp, &send).expect("fresh");
     }
+}
+
+/// A queue pair.
+pub fn init(pd: PdId, cq: CqId) -> QpInit {
+    QpInit {
+        kind: QpType::Rc,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        max_send_sge: 4,
+        max_recv_sge: 1,
+        max_inline: 0,
+    }
+}
+
+/// How to reach queue pair `to` at the peer.
+pub fn peer_of(to: u32) -> (ReadyToReceive, ReadyToSend) {
+    let peer = ReadyToReceive {
+        remote_qpn: to,
+        rq_psn: 0,
+        path_mtu: PathMtu::Mtu4096,
+        address: AddressVector {
+            local: address(1),
+            remote: address(2),
+            gid_type: GidType::RoceV2,
+            remote_mac: [0; 6],
+            source_port: 0,
+            traffic_class: 0,
+            hop_limit: 0,
+        },
+        max_dest_rd_atomic: 0,
+        min_rnr_timer: 12,
+    };
+    let send =
+        ReadyToSend { sq_psn: 0, max_rd_atomic: 0, ack_timeout: 17, retry_count: 7, rnr_retry: 7 };
+    (peer, send)
 }
 
 /// Address of node 1 or 2.

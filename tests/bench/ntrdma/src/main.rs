@@ -4,6 +4,7 @@
 //! memory does.
 
 mod fixture;
+mod hardware;
 mod native;
 mod qperf;
 mod storage;
@@ -19,6 +20,11 @@ fn main() {
         Some("send") => send(count),
         Some("read-ntrdma") => storage::over_ntrdma(count),
         Some("read-roce") => storage::over_roce(count),
+        Some("read-ivshmem") => storage::over_ivshmem(count),
+        Some("read-gen3") => hardware::reads(count),
+        Some("write-covered") => hardware::long_writes(count, true),
+        Some("write-elsewhere") => hardware::long_writes(count, false),
+        Some("registers") => hardware::registers(count),
         Some("bandwidth") => native::bandwidth(count),
         Some("latency") => native::latency(count),
         Some("qperf") => qperf::measure(count),

@@ -101,7 +101,8 @@ fn frame(tx: &TxBuffer) -> Vec<u8> {
     whole
 }
 
-struct Site<E> {
+/// A gateway and a host.
+pub struct Site<E> {
     gateway: E,
     host: E,
     server: Server,
@@ -122,7 +123,8 @@ fn context<'a, P: RdmaDevice>(
 }
 
 impl<E: End> Site<E> {
-    fn new([mut gateway, mut host]: [E; 2], mut arenas: [Arena; 2], now: Instant) -> Self {
+    /// A gateway with a volume in memory, and a host whose session is there.
+    pub fn new([mut gateway, mut host]: [E; 2], mut arenas: [Arena; 2], now: Instant) -> Self {
         let mut rng = Rng::new(1);
         let config = Config { queue_depth: 64, ..Config::default() };
         let mut server = Server::new(config, 4, gateway.provider()).expect("good settings");
@@ -193,7 +195,8 @@ impl<E: End> Site<E> {
         bytes
     }
 
-    fn read(&mut self, count: u64) {
+    /// Reads so often.
+    pub fn read(&mut self, count: u64) {
         self.ask(&SessionInfo { version: 2 }.emit(), SessionInfo::SIZE);
         let open = Open { mode: Ok(AccessMode::ReadOnly), name: Name::new("ram0").expect("short") };
         let answer = self.ask(&open.emit(), OpenResponse::SIZE);
@@ -226,6 +229,13 @@ impl<E: End> Site<E> {
 pub fn over_ntrdma(count: u64) {
     let ([mut a, mut b], now) = fixture::linked();
     let arenas = [a.memory(15 << 20), b.memory(15 << 20)].map(Arena::new);
+    Site::new([a, b], arenas, now).read(count);
+}
+
+/// The same, and the volumes' memory and that of sessions is not what the machines share.
+pub fn over_ivshmem(count: u64) {
+    let ([a, b], now) = fixture::linked();
+    let arenas = [0; 2].map(|_| Arena::on_heap(16 << 20));
     Site::new([a, b], arenas, now).read(count);
 }
 

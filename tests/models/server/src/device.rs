@@ -1,6 +1,8 @@
 //! A model as a vfio-user device: answers what a client asks of it.
 
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use models::{Function, Interrupt, Machine, Nanoseconds, Unreachable};
@@ -21,12 +23,25 @@ const CAPABILITIES: &str =
 
 /// Bytes of configuration space.
 const CONFIG_SIZE: u64 = 4096;
+/// Command register: BARs are decoded.
+const MEMORY_SPACE: u8 = 2;
+/// A BAR of 64 bits.
+const WIDE: u8 = 4;
+
+/// Another function of the same guest, whose BARs a function can write to.
+struct Neighbour {
+    device: Weak<RefCell<Device>>,
+    /// It was written to, and wants to be polled.
+    is_written: Rc<Cell<bool>>,
+}
 
 /// The guest's side of a function.
 #[derive(Default)]
 struct Guest {
     memory: Arc<SharedMemory>,
     interrupts: EventFds,
+    neighbour: Option<Neighbour>,
+    now: Nanoseconds,
 }
 
 impl Machine for Guest {
@@ -35,6 +50,13 @@ impl Machine for Guest {
     }
 
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Unreachable> {
+        if let Some(Neighbour { device, is_written }) = &self.neighbour
+            && let Some(device) = device.upgrade()
+            && device.borrow_mut().write_from_beside(address, bytes, self.now)
+        {
+            is_written.set(true);
+            return Ok(());
+        }
         self.memory.lock().write(address, bytes)
     }
 
@@ -57,6 +79,41 @@ impl Device {
         Device { function, guest }
     }
 
+    /// It is in the same guest as `device`, whose BARs it can write to. `is_written` is set when it does.
+    pub fn put_beside(&mut self, device: &Rc<RefCell<Device>>, is_written: Rc<Cell<bool>>) {
+        self.guest.neighbour = Some(Neighbour { device: Rc::downgrade(device), is_written });
+    }
+
+    /// A function beside it writes to an address; whether that is in one of its BARs.
+    fn write_from_beside(&mut self, address: u64, bytes: &[u8], now: Nanoseconds) -> bool {
+        let Some((bar, offset)) = self.place(address, bytes.len()) else { return false };
+        self.guest.now = now;
+        self.function.write(bar, offset, bytes, now, &mut self.guest);
+        true
+    }
+
+    /// The BAR in which these bytes of the bus lie, and where in it, while the guest has given it an address.
+    fn place(&mut self, address: u64, length: usize) -> Option<(u8, u64)> {
+        let bars = self.function.bars().to_vec();
+        let config = self.function.config();
+        let mut command = [0; 2];
+        config.read(4, &mut command);
+        if command[0] & MEMORY_SPACE == 0 {
+            return None;
+        }
+        bars.into_iter().find_map(|bar| {
+            let mut base = [0; 8];
+            config.read(0x10 + 4 * u64::from(bar.index), &mut base);
+            if base[0] & WIDE != WIDE {
+                base[4..].fill(0);
+            }
+            let base = u64::from_le_bytes(base) & !0xf;
+            let offset = address.checked_sub(base).filter(|_| base != 0)?;
+            let end = offset.checked_add(length as u64)?;
+            (end <= bar.size).then_some((bar.index, offset))
+        })
+    }
+
     /// The model.
     pub fn function(&self) -> &dyn Function {
         &*self.function
@@ -71,6 +128,7 @@ impl Device {
 
     /// Does what is due, and says when there is something to do again.
     pub fn poll(&mut self, now: Nanoseconds) -> Option<Nanoseconds> {
+        self.guest.now = now;
         self.function.poll(now, &mut self.guest)
     }
 
@@ -220,6 +278,7 @@ impl Device {
             return Ok(());
         }
         self.check(region, offset, bytes.len())?;
+        self.guest.now = now;
         self.function.write(region as u8, offset, bytes, now, &mut self.guest);
         Ok(())
     }
@@ -240,4 +299,38 @@ impl From<BadMessage> for Errno {
 
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use models::ntb::intel::{self, IntelNtb};
+
+    const BASE: u64 = 0x38_0000_0000;
+
+    #[test]
+    fn a_neighbour_s_bars_are_written_to_where_the_guest_has_put_them() {
+        let [bridge, _] = IntelNtb::pair(intel::Config::new(intel::DEVICE, 1 << 20));
+        let bridge = Rc::new(RefCell::new(Device::new(Box::new(bridge))));
+        let write = |at: u64, bytes: &[u8]| bridge.borrow_mut().function.config().write(at, bytes);
+        let place = |address, length| bridge.borrow_mut().place(address, length);
+        write(0x18, &(BASE as u32).to_le_bytes());
+        write(0x1c, &((BASE >> 32) as u32).to_le_bytes());
+        assert_eq!(place(BASE, 4), None, "its BARs are not decoded");
+        write(4, &[6, 0]);
+        assert_eq!(place(BASE, 4), Some((2, 0)));
+        assert_eq!(place(BASE + (1 << 20) - 4, 4), Some((2, (1 << 20) - 4)));
+        assert_eq!(place(BASE + (1 << 20) - 4, 8), None);
+        assert_eq!((place(BASE - 1, 4), place(0, 4), place(u64::MAX - 1, 4)), (None, None, None));
+        let is_written = Rc::new(Cell::new(false));
+        let mut guest = Guest::default();
+        let device = Rc::downgrade(&bridge);
+        guest.neighbour = Some(Neighbour { device, is_written: is_written.clone() });
+        assert_eq!(guest.write(0x1000, &[1; 4]), Err(Unreachable(0x1000)));
+        assert!(!is_written.get());
+        guest.write(BASE + 64, &[1; 4]).unwrap();
+        assert!(is_written.get());
+        let counters = bridge.borrow().function().counters();
+        assert!(counters.contains(&("window_writes".into(), 1)), "{counters:?}");
+    }
 }

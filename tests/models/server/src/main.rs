@@ -15,11 +15,13 @@ mod own;
 mod own_host;
 mod patch_cable;
 
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -233,9 +235,14 @@ enum Model {
 /// What bridges have in common.
 #[derive(clap::Args)]
 struct BridgeOptions {
-    /// The Unix sockets to listen on: of the upstream or primary side, and of the other
-    #[arg(num_args = 1..=2, required = true)]
+    /// The Unix sockets to listen on: of the upstream or primary side, and of the other; and with --engine of the
+    /// engines beside them, in the same order
+    #[arg(num_args = 1..=4, required = true)]
     sockets: Vec<PathBuf>,
+    /// Beside each side is a DMA engine with this PCI device id, hexadecimal, which writes to its windows: 1498 is PTDMA,
+    /// others are I/OAT
+    #[arg(long, value_parser = hexadecimal, conflicts_with = "own_address")]
+    engine: Option<u16>,
     /// Bytes of each window, as log2
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u8).range(12..=30))]
     window: u8,
@@ -252,17 +259,34 @@ impl BridgeOptions {
 
     fn serve<F: Function + Send + 'static>(self, functions: [F; 2]) -> Result<()> {
         let boxed = |function: F| Box::new(function) as Box<dyn Function>;
-        let mut sockets = self.sockets.into_iter();
         let [first, second] = functions;
-        match (self.own_address, sockets.next(), sockets.next()) {
-            (None, Some(a), Some(b)) => serve(vec![(a, boxed(first)), (b, boxed(second))]),
-            (Some(address), Some(socket), None) => {
+        match (self.own_address, self.engine, &self.sockets[..]) {
+            (None, None, [a, b]) => {
+                serve(vec![(a.clone(), boxed(first)), (b.clone(), boxed(second))])
+            }
+            (None, Some(device), [a, b, c, d]) => {
+                let engine = || -> Box<dyn Function> {
+                    if device == ptdma::DEVICE {
+                        return Box::new(Ptdma::new(None));
+                    }
+                    let (channels, version) = (2, 0x34);
+                    Box::new(Ioat::new(ioat::Config { device, channels, version, fault: None }))
+                };
+                let all = vec![
+                    (a.clone(), boxed(first)),
+                    (b.clone(), boxed(second)),
+                    (c.clone(), engine()),
+                    (d.clone(), engine()),
+                ];
+                serve_beside(all, &[(2, 0), (3, 1)], || None)
+            }
+            (Some(address), None, [socket]) => {
                 let mut own = OwnHost::new(second, address);
-                serve_with(vec![(socket, boxed(first))], || Some(own.turn()))?;
+                serve_with(vec![(socket.clone(), boxed(first))], || Some(own.turn()))?;
                 println!("{}", own.describe());
                 Ok(())
             }
-            _ => bail!("two sockets are wanted, or one and --own-address"),
+            _ => bail!("two sockets are wanted, or four and --engine, or one and --own-address"),
         }
     }
 }
@@ -418,7 +442,7 @@ fn main() -> Result<()> {
 /// A function with its socket.
 struct Served {
     listener: UnixListener,
-    device: Device,
+    device: Rc<RefCell<Device>>,
     connection: Option<Connection>,
 }
 
@@ -430,6 +454,15 @@ fn serve(functions: Vec<(PathBuf, Box<dyn Function>)>) -> Result<()> {
 /// The same, and does something else now and then, which says how many nanoseconds later it wants to be called again.
 fn serve_with(
     functions: Vec<(PathBuf, Box<dyn Function>)>,
+    also: impl FnMut() -> Option<Nanoseconds>,
+) -> Result<()> {
+    serve_beside(functions, &[], also)
+}
+
+/// The same, where the first of each pair of functions writes to the BARs of the second, in one guest.
+fn serve_beside(
+    functions: Vec<(PathBuf, Box<dyn Function>)>,
+    beside: &[(usize, usize)],
     mut also: impl FnMut() -> Option<Nanoseconds>,
 ) -> Result<()> {
     let started = Instant::now();
@@ -438,21 +471,26 @@ fn serve_with(
         .into_iter()
         .map(|(path, function)| {
             let listener = listen(&path)?;
-            Ok(Served { listener, device: Device::new(function), connection: None })
+            let device = Rc::new(RefCell::new(Device::new(function)));
+            Ok(Served { listener, device, connection: None })
         })
         .collect::<Result<Vec<_>>>()?;
+    let is_written = Rc::new(Cell::new(false));
+    for &(who, whom) in beside {
+        all[who].device.borrow_mut().put_beside(&all[whom].device, is_written.clone());
+    }
     let mut seen = 0;
     while seen == 0 || all.iter().any(|served| served.connection.is_some()) {
-        let due = all.iter_mut().filter_map(|served| served.device.poll(now())).min();
+        let due = poll_all(&all, &is_written, now);
         let again = also();
         let due = due.map(|at| at.saturating_sub(now()));
         wait(&all, [due, again].into_iter().flatten().min())?;
         for served in &mut all {
             match &mut served.connection {
                 Some(connection) => {
-                    if !connection.serve(&mut served.device, now)? {
+                    if !connection.serve(&mut served.device.borrow_mut(), now)? {
                         served.connection = None;
-                        served.device.forget_client();
+                        served.device.borrow_mut().forget_client();
                     }
                 }
                 None => match served.listener.accept() {
@@ -467,11 +505,27 @@ fn serve_with(
         }
     }
     for (number, served) in all.iter().enumerate() {
-        for (name, count) in served.device.function().counters() {
+        for (name, count) in served.device.borrow().function().counters() {
             println!("function{number}.{name} {count}");
         }
     }
     Ok(())
+}
+
+/// All do what is due, until nobody has written to another; when there is something to do again.
+fn poll_all(
+    all: &[Served],
+    is_written: &Cell<bool>,
+    now: impl Fn() -> Nanoseconds,
+) -> Option<Nanoseconds> {
+    loop {
+        is_written.set(false);
+        let polled = all.iter().filter_map(|served| served.device.borrow_mut().poll(now()));
+        let due = polled.min();
+        if !is_written.get() {
+            return due;
+        }
+    }
 }
 
 fn listen(path: &Path) -> Result<UnixListener> {

@@ -1,0 +1,260 @@
+//! Two images that a hardware bridge joins, on its model, by NTRDMA; beside each side a DMA engine that carries what is
+//! written, or none. A volume of one is used by the other, directly and by a stock client; either is killed.
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::image_spec;
+use interop_tests::remote::wait_for;
+use launch::models::ModelServer;
+use launch::qemu::{Machine, Program, Spec, Vm};
+use serde_json::Value;
+
+use crate::ntb_chain::{data_survives, messages_go_over_smc_r};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const OPEN: &str = "far,gw,ram0,open,";
+
+/// A bridge: the model with its options, and the PCI id and driver of the engine beside it.
+#[derive(Clone, Copy)]
+struct Kind {
+    model: &'static str,
+    driver: &'static str,
+    options: &'static [&'static str],
+    engine: Option<(&'static str, &'static str)>,
+}
+
+const GEN3: Kind = Kind {
+    model: "intel-ntb",
+    driver: "ntb_hw_intel",
+    options: &["--window", "24"],
+    engine: Some(("2021", "ioatdma")),
+};
+const GEN4: Kind = Kind {
+    options: &["--window", "24", "--device", "347e"],
+    engine: Some(("0b00", "ioatdma")),
+    ..GEN3
+};
+const AMD: Kind = Kind {
+    model: "amd-ntb",
+    driver: "ntb_hw_amd",
+    options: &["--window", "24"],
+    engine: Some(("1498", "ptdma")),
+};
+/// Half of its BAR are windows by lookup.
+const SWITCHTEC: Kind = Kind {
+    model: "switchtec",
+    driver: "ntb_hw_switchtec",
+    options: &["--window", "25", "--entries", "256"],
+    engine: Some(("0b00", "ioatdma")),
+};
+
+impl Kind {
+    fn without_engine(self) -> Kind {
+        Kind { engine: None, ..self }
+    }
+
+    fn start(self) -> Result<Bridge> {
+        let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+        let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test ntb_bridges")?;
+        let mut options = self.options.to_vec();
+        let mut sockets = 2;
+        if let Some((device, _)) = self.engine {
+            options.extend(["--engine", device]);
+            sockets = 4;
+        }
+        let model = ModelServer::start_several(&server, self.model, sockets, &options)?;
+        Ok(Bridge { kind: self, model, program: Program::with_vfio_user()? })
+    }
+}
+
+/// A bridge that is there.
+struct Bridge {
+    kind: Kind,
+    model: ModelServer,
+    program: Program,
+}
+
+impl Bridge {
+    /// A machine at one side of it.
+    fn joined(&self, side: usize, spec: Spec) -> Spec {
+        let spec = spec.machine(Machine::Q35).program(self.program.clone()).memory(256);
+        let spec = spec.vfio_user(&self.model.socket_of(side));
+        match self.kind.engine {
+            Some(_) => spec.vfio_user(&self.model.socket_of(2 + side)),
+            None => spec,
+        }
+    }
+
+    /// The image at side 0 or 1, which is 10.9.0.1 or 10.9.0.2.
+    fn image(&self, side: usize, words: &str) -> Result<Spec> {
+        let ends = format!(
+            "isthmus.ntb.0.device=pci:0000:00:01.0 isthmus.ntb.0.address=10.9.0.{} \
+             isthmus.ntb.0.peer=10.9.0.{} ",
+            side + 1,
+            2 - side
+        );
+        Ok(self.joined(side, image_spec()?).append(&ends).append(words))
+    }
+
+    /// The one that exports 4 MiB.
+    fn server(&self) -> Result<Vm> {
+        boot(self.image(0, "isthmus.volume.0.size=4MiB isthmus.rnbd.queue_depth=64")?)
+    }
+
+    /// The one that maps them as `far`, beside as much of its own.
+    fn client(&self) -> Result<Vm> {
+        let words = "isthmus.volume.0.name=near isthmus.volume.0.size=4MiB \
+                     isthmus.remote.0.name=far isthmus.remote.0.sessname=gw \
+                     isthmus.remote.0.device_path=ram0 \
+                     isthmus.remote.0.path=ip:10.9.0.2@ip:10.9.0.1";
+        boot(self.image(1, words)?)
+    }
+}
+
+fn boot(spec: Spec) -> Result<Vm> {
+    let mut vm = spec.start()?;
+    vm.wait_ready()?;
+    Ok(vm)
+}
+
+/// `show ntb`.
+fn shown(vm: &mut Vm) -> Result<Value> {
+    Ok(vm.run("show ntb --json")?.json()?[0].clone())
+}
+
+fn wait_open(client: &mut Vm) -> Result<()> {
+    let waited = wait_for(client, "remote list csv", OPEN, PATIENCE);
+    waited.with_context(|| match shown(client) {
+        Ok(shown) => format!("{shown:#}"),
+        Err(why) => why.to_string(),
+    })
+}
+
+/// Reads, and then writes all of it: a mirror makes it a copy of the volume beside it.
+fn a_volume_is_used(kind: Kind) -> Result<()> {
+    let bridge = kind.start()?;
+    let (mut server, mut client) = (bridge.server()?, bridge.client()?);
+    wait_open(&mut client)?;
+    client.run("remote read far count=300 size=4KiB depth=16")?.contains("300 reads of 4096")?;
+    client.run("remote read far count=8 size=512KiB depth=2")?.contains("8 reads of 524288")?;
+    client.run("mirror create both near far force")?.contains("in force now")?;
+    let synced = r#""name":"far","state":"in sync""#;
+    wait_for(&mut client, "mirror list json", synced, PATIENCE)?;
+    client.run("remote read both count=100 size=4KiB depth=8")?.contains("100 reads of 4096")?;
+    for vm in [&mut server, &mut client] {
+        let shown = shown(vm)?;
+        let device = format!("{}, pci:0000:00:01.0", kind.driver);
+        ensure!(shown["link"] == "up" && shown["device"] == *device, "{shown:#}");
+        ensure!(shown["doorbell"] == "interrupts", "{shown:#}");
+        for key in ["violations", "qp_errors", "link_down", "engine_resets", "engines_lost"] {
+            ensure!(shown[key] == 0, "{key}: {shown:#}");
+        }
+        let [cpu, engine] = ["bytes_by_cpu", "bytes_by_engine"].map(|key| shown[key].as_u64());
+        let carried = [cpu, engine].map(|count| count > Some(3 << 20));
+        ensure!(carried == [kind.engine.is_none(), kind.engine.is_some()], "{shown:#}");
+        let by = match kind.engine {
+            Some((_, driver)) => format!("{driver}, pci:0000:00:02.0, channel 0"),
+            None => "cpu".into(),
+        };
+        ensure!(shown["carried_by"] == by.as_str(), "{shown:#}");
+        ensure!(shown["interrupts"].as_u64() > Some(0), "{shown:#}");
+        vm.run("show log")?.lacks("ERROR")?.lacks("panic")?;
+    }
+    for vm in [&mut server, &mut client] {
+        vm.qmp.execute("quit", serde_json::json!({}))?;
+        vm.wait_exit()?;
+    }
+    let counters = bridge.model.counters()?;
+    for line in counters.lines().filter(|line| line.contains("unreachable")) {
+        ensure!(line.ends_with(" 0"), "{counters}");
+    }
+    Ok(())
+}
+
+/// Each is killed under load: link and session come back, and requests go on.
+fn either_machine_is_killed(kind: Kind, rounds: u64) -> Result<()> {
+    let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { rounds };
+    let bridge = kind.start()?;
+    let (mut server, mut client) = (bridge.server()?, bridge.client()?);
+    wait_open(&mut client)?;
+    for round in 0..rounds {
+        client.serial.send(b"remote read far count=3000 size=4KiB depth=16\r")?;
+        let before = shown(&mut server)?["entries_received"].clone();
+        let deadline = Instant::now() + PATIENCE;
+        while shown(&mut server)?["entries_received"] == before {
+            ensure!(Instant::now() < deadline, "round {round}: there is no traffic");
+        }
+        std::thread::sleep(Duration::from_millis(37 * round % 400));
+        server.kill();
+        server = bridge.server()?;
+        let read = client.wait_for_within("reads of 4096 bytes in", PATIENCE);
+        read.with_context(|| format!("round {round}: the client does not go on"))?;
+        client.wait_ready()?;
+        wait_open(&mut client)?;
+        client.serial.send(b"remote read far count=100000 size=4KiB depth=16\r")?;
+        std::thread::sleep(Duration::from_millis(200 + 53 * round % 400));
+        client.kill();
+        client = bridge.client()?;
+        wait_open(&mut client).with_context(|| format!("round {round}: after the client's end"))?;
+    }
+    for vm in [&mut server, &mut client] {
+        let shown = shown(vm)?;
+        ensure!(shown["violations"] == 0, "{shown:#}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_volume_is_used_over_intel_gen3_and_ioat() -> Result<()> {
+    a_volume_is_used(GEN3)
+}
+
+#[test]
+fn a_volume_is_used_over_intel_gen3_alone() -> Result<()> {
+    a_volume_is_used(GEN3.without_engine())
+}
+
+#[test]
+fn a_volume_is_used_over_intel_gen4_and_ioat() -> Result<()> {
+    a_volume_is_used(GEN4)
+}
+
+#[test]
+fn a_volume_is_used_over_switchtec_and_ioat() -> Result<()> {
+    a_volume_is_used(SWITCHTEC)
+}
+
+#[test]
+fn a_volume_is_used_over_amd_and_ptdma() -> Result<()> {
+    a_volume_is_used(AMD)
+}
+
+#[test]
+fn either_machine_is_killed_over_intel_gen3() -> Result<()> {
+    either_machine_is_killed(GEN3, 1)
+}
+
+#[test]
+fn either_machine_is_killed_over_intel_gen4() -> Result<()> {
+    either_machine_is_killed(GEN4, 1)
+}
+
+#[test]
+fn either_machine_is_killed_over_switchtec() -> Result<()> {
+    either_machine_is_killed(SWITCHTEC, 1)
+}
+
+/// A stock client, an image, and across the bridge another one with the disk.
+#[test]
+fn data_survives_the_way_over_intel_gen3_and_ioat() -> Result<()> {
+    let bridge = GEN3.start()?;
+    data_survives(|far, spec| bridge.joined(usize::from(far), spec))
+}
+
+/// The stock client speaks SMC-R to an image, and that across the bridge to another.
+#[test]
+fn messages_go_over_smc_r_over_intel_gen3_and_ioat() -> Result<()> {
+    let bridge = GEN3.start()?;
+    messages_go_over_smc_r(|far, spec| bridge.joined(usize::from(far), spec), [0, 1])
+}

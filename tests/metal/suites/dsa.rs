@@ -1,0 +1,258 @@
+//! The DSA driver on the model: what it does with an engine that keeps to its word, and with one that does not. The model
+//! carries out what a batch has between fences from its end on.
+
+use drivers::dma::{Channel, Health};
+use drivers::hal::{Platform, Window};
+use drivers::registry::Class;
+use metal::Metal;
+use models::Function;
+use models::dsa::{Dsa, Fault};
+use std::time::Duration;
+
+const MICROSECOND: Duration = Duration::from_micros(1);
+const LEN: usize = 1024;
+const PARTS: usize = 255;
+
+/// A machine with the engine, and memory that is copied from and to.
+struct Bench {
+    machine: Metal<Dsa>,
+    channels: Vec<Box<dyn Channel>>,
+    from: Window,
+    to: Window,
+}
+
+fn open(fault: Option<Fault>) -> Result<Bench, String> {
+    let mut machine = Metal::new(Dsa::new(fault), 4 << 20);
+    let device = machine.find().take(Class::Dma).remove(0);
+    assert_eq!(device.driver(), "idxd");
+    let (clock, free) = (machine.clock(), machine.arena().available());
+    let channels = device.open_dma(&mut machine, &clock).map_err(|why| {
+        assert_eq!(machine.arena().available(), free, "memory is given back");
+        why.to_string()
+    })?;
+    let [from, to] = [0; 2].map(|_| machine.arena().alloc(PARTS * LEN, 4096).unwrap());
+    for part in 0..PARTS {
+        from.slice(part * LEN, LEN).unwrap().fill(part as u8 + 1);
+    }
+    to.fill(0);
+    Ok(Bench { machine, channels, from, to })
+}
+
+impl Bench {
+    fn inject(&self, fault: Option<Fault>) {
+        self.machine.model(|model| model.inject(fault));
+    }
+
+    fn channel(&mut self) -> &mut dyn Channel {
+        &mut *self.channels[0]
+    }
+
+    /// A copy of one part to the place of another.
+    fn push_to(&mut self, part: usize, place: usize) -> Option<u64> {
+        let to = self.to.slice(place * LEN, LEN).unwrap();
+        let from = self.from.slice(part * LEN, LEN).unwrap();
+        self.channel().push(&to, &from)
+    }
+
+    fn push(&mut self, part: usize) -> Option<u64> {
+        self.push_to(part, part)
+    }
+
+    /// What lies at a place: the part, if it is one.
+    fn at(&self, place: usize) -> Option<usize> {
+        let mut bytes = [0; LEN];
+        self.to.read(place * LEN, &mut bytes).unwrap();
+        let is_whole = bytes.iter().all(|byte| *byte == bytes[0]) && bytes[0] > 0;
+        is_whole.then(|| usize::from(bytes[0]) - 1)
+    }
+
+    /// Parts whose copy is there.
+    fn copied(&self) -> Vec<usize> {
+        (0..PARTS).filter(|&part| self.at(part) == Some(part)).collect()
+    }
+
+    /// Time passes in steps, until the channel is not good any more.
+    fn pass(&mut self, time: Duration) -> (u64, Health) {
+        let step = (time / 1000).max(MICROSECOND);
+        let mut ended = (0, Health::Good);
+        for _ in 0..(time.as_nanos() / step.as_nanos()) as u32 {
+            let now = self.machine.pass(step);
+            self.machine.run();
+            ended = self.channel().complete(now);
+            if ended.1 != Health::Good {
+                break;
+            }
+        }
+        ended
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.machine.model(|model| model.counters());
+        counters.into_iter().find(|(known, _)| known == name).unwrap().1
+    }
+}
+
+#[test]
+fn a_batch_costs_one_write_and_nothing_is_read() {
+    let mut bench = open(None).unwrap();
+    assert_eq!(bench.channels.len(), 4);
+    let (accesses, reads) = (bench.machine.accesses(), bench.machine.reads());
+    (0..30).for_each(|part| assert_eq!(bench.push(part), Some(part as u64 + 1)));
+    assert_eq!(bench.pass(10 * MICROSECOND), (0, Health::Good));
+    assert_eq!((bench.machine.accesses(), bench.copied().len()), (accesses, 0));
+    bench.channel().start();
+    assert_eq!(bench.machine.accesses(), accesses + 1);
+    assert_eq!(bench.pass(100 * MICROSECOND), (30, Health::Good));
+    assert_eq!(bench.copied(), Vec::from_iter(0..30));
+    // One alone is no batch.
+    bench.push(30);
+    bench.channel().start();
+    assert_eq!(bench.pass(100 * MICROSECOND), (31, Health::Good));
+    assert_eq!(bench.machine.accesses(), accesses + 2);
+    bench.pass(1000 * MICROSECOND);
+    assert_eq!(bench.machine.reads(), reads);
+    let counters = bench.channel().counters();
+    assert_eq!((counters.copies, counters.bytes, counters.batches), (31, 31 * LEN as u64, 2));
+    assert_eq!((bench.counter("torn"), bench.counter("batches")), (0, 1));
+}
+
+#[test]
+fn every_queue_copies_by_itself() {
+    let mut bench = open(None).unwrap();
+    for n in 0..4 {
+        assert_eq!(bench.channels[n].number(), n as u8);
+        let to = bench.to.slice(n * LEN, LEN).unwrap();
+        let from = bench.from.slice(n * LEN, LEN).unwrap();
+        bench.channels[n].push(&to, &from);
+        bench.channels[n].start();
+    }
+    let now = bench.machine.pass(10 * MICROSECOND);
+    bench.machine.run();
+    for channel in &mut bench.channels {
+        assert_eq!(channel.complete(now), (1, Health::Good));
+    }
+    assert_eq!(bench.copied(), [0, 1, 2, 3]);
+}
+
+/// Without the fence the model would leave the first part there.
+#[test]
+fn order_is_kept_in_a_batch_and_across_batches() {
+    let mut bench = open(None).unwrap();
+    for part in 0..200 {
+        bench.push_to(part, 0);
+        bench.channel().order();
+        if part % 7 == 0 {
+            bench.channel().start();
+        }
+    }
+    bench.channel().start();
+    let mut last = 0;
+    for _ in 0..10_000 {
+        let now = bench.machine.pass(MICROSECOND);
+        bench.machine.run();
+        let done = bench.channel().complete(now).0;
+        let is = bench.at(0).map_or(0, |part| part + 1);
+        assert!(is >= last && is as u64 >= done, "{is} {last} {done}");
+        last = is;
+    }
+    assert_eq!((last, bench.counter("fences") > 100), (200, true));
+    // And what is not ordered is not.
+    bench.push_to(1, 2);
+    bench.push_to(2, 2);
+    bench.channel().start();
+    bench.pass(100 * MICROSECOND);
+    assert_eq!(bench.at(2), Some(1), "the model does what it may");
+}
+
+#[test]
+fn more_than_a_batch_is_given_in_several() {
+    let mut bench = open(None).unwrap();
+    let mut pushed = 0;
+    while bench.push(pushed % PARTS).is_some() {
+        pushed += 1;
+    }
+    assert_eq!(bench.channel().room(), 0);
+    bench.channel().start();
+    assert_eq!(bench.pass(10_000 * MICROSECOND), (pushed as u64, Health::Good));
+    assert_eq!((bench.copied().len(), bench.counter("copies")), (PARTS, pushed as u64));
+}
+
+/// What is complete is never written again: it could be an older value of a cell that has a newer one.
+#[test]
+fn an_error_is_got_over_and_what_is_complete_is_not_done_again() {
+    for fault in [Fault::ErrorAt(0), Fault::ErrorAt(26), Fault::ErrorAt(27), Fault::HangOnce] {
+        let mut bench = open(None).unwrap();
+        let mut last = 0;
+        for part in 0..60 {
+            bench.push_to(part, 0);
+            bench.channel().order();
+            bench.push(100 + part);
+        }
+        bench.inject(Some(fault));
+        bench.channel().start();
+        for _ in 0..2000 {
+            let now = bench.machine.pass(100 * MICROSECOND);
+            bench.machine.run();
+            let (_, health) = bench.channel().complete(now);
+            assert_eq!(health, Health::Good);
+            let is = bench.at(0).map_or(0, |part| part + 1);
+            assert!(is >= last, "{fault:?}: {is} after {last}");
+            last = is;
+        }
+        assert_eq!(bench.pass(MICROSECOND), (120, Health::Good), "{fault:?}");
+        assert_eq!(bench.at(0), Some(59));
+        assert_eq!(bench.copied().len(), 60, "{fault:?}");
+        assert_eq!(bench.counter("copies"), 120, "each was carried out once");
+        assert_eq!(bench.channel().counters().resets, 1);
+    }
+}
+
+#[test]
+fn an_engine_that_always_fails_is_given_up_and_leaves_the_rest() {
+    for (fault, time) in
+        [(Fault::Error, 1_000), (Fault::Halt, 10_000), (Fault::NoRecord, 2_000_000)]
+    {
+        let mut bench = open(None).unwrap();
+        (0..3).for_each(|part| _ = bench.push(part));
+        bench.channel().start();
+        bench.pass(50 * MICROSECOND);
+        bench.inject(Some(fault));
+        (3..10).for_each(|part| _ = bench.push(part));
+        bench.channel().start();
+        assert_eq!(bench.pass(time * MICROSECOND), (3, Health::Failed), "{fault:?}");
+        let rest = std::iter::from_fn(|| bench.channel().take_rest());
+        let rest: Vec<u64> = rest.map(|(to, _)| to.bus_address()).collect();
+        let at = |part: usize| bench.to.bus_address() + (part * LEN) as u64;
+        assert_eq!(rest, Vec::from_iter((3..10).map(at)), "{fault:?}");
+    }
+}
+
+#[test]
+fn one_that_hangs_for_good_or_is_pulled_out_is_lost_or_given_up() {
+    let mut bench = open(None).unwrap();
+    bench.inject(Some(Fault::Hang));
+    bench.push(0);
+    bench.channel().start();
+    assert_eq!(bench.pass(Duration::from_secs(2)).1, Health::Failed, "aborts work");
+    let mut bench = open(None).unwrap();
+    bench.push(0);
+    bench.channel().start();
+    bench.machine.pull_out(true);
+    assert_eq!(bench.pass(Duration::from_millis(10)).1, Health::Lost);
+    assert!(bench.channel().take_rest().is_none());
+    let mut bench = open(None).unwrap();
+    bench.inject(Some(Fault::Hang));
+    bench.push(0);
+    bench.channel().start();
+    bench.pass(Duration::from_millis(50));
+    bench.inject(Some(Fault::StuckCommand));
+    assert_eq!(bench.pass(Duration::from_secs(2)).1, Health::Lost, "not even an abort works");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (fault, words) in [(Fault::Locked, "BIOS"), (Fault::StuckCommand, "command 5")] {
+        let why = open(Some(fault)).err().expect("it is refused");
+        assert!(why.contains(words), "{fault:?}: {why}");
+    }
+}
