@@ -4,7 +4,7 @@
 //! its own, so that nothing on the way from an earlier life of either side is taken for news.
 
 use super::peers::{NotAdmitted, Peer};
-use super::{Interface, Usnic};
+use super::{ENDPOINTS, Interface, Usnic};
 use crate::config;
 use crate::gateway::rendezvous::{Answer, Exchange};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,6 +21,8 @@ use usnic::{BadConfig, EndpointConfig};
 /// When a peer that did not answer is asked again: ever later.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MOST: Duration = Duration::from_secs(30);
+/// Peers that one host may tell of: others find a place whatever it does.
+const MOST_OF_A_HOST: usize = ENDPOINTS - ENDPOINTS / 4;
 
 /// Where a peer's modex comes from.
 pub(super) enum Origin {
@@ -139,6 +141,13 @@ impl Usnic {
                 return Err((Refused::Unfit, why));
             }
             None => {}
+        }
+        let of_host = |peer: &&Peer| matches!(peer.origin, Origin::Came(_, by) if by == from);
+        if self.peers.iter().filter(of_host).count() >= MOST_OF_A_HOST {
+            let why = format!(
+                "{from} has told of {MOST_OF_A_HOST} peers; the other places of {ENDPOINTS} are for others"
+            );
+            return Err((Refused::Full, why));
         }
         let Usnic { interfaces, exchanges, .. } = self;
         let Some(interface) = interfaces.get(number) else {

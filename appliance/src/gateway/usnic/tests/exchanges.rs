@@ -88,6 +88,27 @@ fn who_comes_by_rendezvous_is_a_peer_as_long_as_the_connection_stays() {
 }
 
 #[test]
+fn one_host_does_not_take_all_places() {
+    let mut lab = lab("services = [\"echo\"]");
+    let record = |number: u16| {
+        let mut record = request();
+        let (data_port, priority_port) = (2000 + 2 * number, 2001 + 2 * number);
+        record.modex = record.modex.map(|modex| Modex { data_port, priority_port, ..modex });
+        record.emit()
+    };
+    for number in 0..48 {
+        assert!(lab.ask(number.into(), PEER, &record(number)).stays, "{number}");
+    }
+    let (code, text) = refused(&lab.ask(48, PEER, &record(48)));
+    assert!(code == 4 && text.contains("has told of 48 peers"), "{code} {text}");
+    let other = Ipv4Addr::new(10, 9, 0, 51);
+    assert!(lab.ask(49, other, &record(49)).stays);
+    // One of the first host's goes, and there is room for another.
+    lab.ended(7);
+    assert!(lab.ask(50, PEER, &record(50)).stays);
+}
+
+#[test]
 fn who_is_told_of_by_others_and_what_does_not_fit() {
     let mut lab = lab("services = [\"echo\"]\nhosts = [\"10.9.0.0/24\"]");
     let launcher = Ipv4Addr::new(10, 9, 0, 50);
