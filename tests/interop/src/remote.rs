@@ -33,11 +33,11 @@ pub fn words(first: usize, last: usize, more: &str) -> String {
     format!("{} {more}", words.join(" "))
 }
 
-/// Has the guest serve a RAM disk of 64 MiB.
+/// Has the guest serve a RAM disk of 64 MiB, which is there before the server is: who opens it at once gets it.
 pub fn serve(guest: &mut Guest, parameters: &str) -> Result<()> {
     guest.sh(&format!(
-        "modprobe rtrs-server {parameters} && modprobe rnbd-server && \
-         modprobe -a rnbd-client ext4 && modprobe brd rd_nr=1 rd_size=65536"
+        "modprobe brd rd_nr=1 rd_size=65536 && modprobe -a rnbd-client ext4 && \
+         modprobe rtrs-server {parameters} && modprobe rnbd-server"
     ))?;
     Ok(())
 }

@@ -69,12 +69,15 @@ impl Hosts {
         self.carrier()
     }
 
-    /// Both have a carrier, and Linux sends: it begins up to a second later (`linkwatch_do_dev`), and drops until then.
+    /// Both have a carrier, and Linux sends: it begins up to a second later, a moment after it has said so in
+    /// `operstate` (`linkwatch_do_dev`), and drops until then.
     fn carrier(&mut self) -> Result<()> {
         let there = "[ $(cat /sys/class/net/eth0/operstate) = up ]";
         let waited = self.guest.wait_until(there, PATIENCE);
         waited.with_context(|| self.state())?;
-        self.until("up").map(drop)
+        self.until("up")?;
+        let passes = self.guest.wait_until(&format!("ping -c 1 -W 1 {IMAGE}"), PATIENCE);
+        passes.with_context(|| self.state())
     }
 
     fn unload(&mut self) -> Result<()> {

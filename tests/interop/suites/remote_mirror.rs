@@ -231,7 +231,7 @@ fn two_remote_members_and_a_cut_of_ten_seconds() -> Result<()> {
     remote::tell(Site::with_networks(2, 1500, &words(1, 1, other))?, |site| {
         let (gateway, guest) = (&mut site.gateway, &mut site.client);
         guest.sh(
-            "modprobe -a rtrs-server rnbd-server rnbd-client && modprobe brd rd_nr=2 rd_size=24576",
+            "modprobe brd rd_nr=2 rd_size=24576 && modprobe -a rtrs-server rnbd-server rnbd-client",
         )?;
         let patience = Duration::from_secs(30);
         for device in ["/dev/ram0,open,", "/dev/ram1,open,"] {

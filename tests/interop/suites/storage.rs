@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 use interop_tests::{Site, client_of, gateway_spec, map, storage, unmap};
 use launch::guest::Wire;
 use launch::qemu::{Disk, Machine, Vm};
-use serde_json::json;
 
 #[test]
 fn ext4_keeps_its_data() -> Result<()> {
