@@ -125,7 +125,7 @@ fn shown(vm: &mut Vm) -> Result<Value> {
 
 fn wait_open(client: &mut Vm) -> Result<()> {
     let waited = wait_for(client, "remote list csv", OPEN, PATIENCE);
-    waited.with_context(|| match shown(client) {
+    waited.map(drop).with_context(|| match shown(client) {
         Ok(shown) => format!("{shown:#}"),
         Err(why) => why.to_string(),
     })
