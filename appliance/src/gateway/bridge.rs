@@ -19,6 +19,7 @@ use crate::config::{Config, Ntb, NtbProtocol};
 use crate::families::{self, NTB, OfMeasure, OfNtb};
 use crate::report::Value;
 use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
 use device::Device;
 pub(super) use device::Hardware;
 use drivers::device::Device as FoundDevice;
@@ -31,6 +32,9 @@ use provider_set::ProviderSet;
 use rand_core::RngCore;
 use tcp::Tcp;
 pub(super) use transport::{TransportEthernet, TransportPort};
+
+/// How often the log is told of what a peer does wrong at most.
+const TELL: Duration = Duration::from_secs(10);
 
 /// A bridge, and what the log was told of it.
 pub(super) struct Bridge {
@@ -47,6 +51,9 @@ pub(super) struct Bridge {
     state: ntrdma::State,
     taken: bool,
     refused: Option<ntrdma::BadInfo>,
+    /// Violations that the log was told of, and when it may be told again.
+    violations: u64,
+    violations_due: Instant,
     /// The way of Ethernet frames to the control plane and from it, if they are wanted.
     ethernet: Option<PuntQueue>,
     frame: Vec<u8>,
@@ -202,6 +209,8 @@ impl Bridge {
             state,
             taken,
             refused,
+            violations: 0,
+            violations_due: Instant::ZERO,
             ethernet,
             frame: Vec::new(),
         }
@@ -268,6 +277,12 @@ impl Bridge {
         let more = devices.poll_bridge(number, self.device.bridge(), now);
         let before = self.state;
         let ntrdma = devices.ntrdma(number);
+        if let Some(counters) = ntrdma.map(Ntrdma::counters)
+            && counters.violations != self.violations
+            && now >= self.violations_due
+        {
+            self.tell_violation(counters, now);
+        }
         let up = match ntrdma.map(Ntrdma::link) {
             Some(state)
                 if state != before
@@ -288,6 +303,16 @@ impl Bridge {
         match &mut self.device {
             Device::Tcp(tcp) => tcp.poll(networks, self.state, now),
             Device::Bridge(..) => 0,
+        }
+    }
+
+    /// What the peer wrote that no honest one does; now and then, however often it is.
+    #[cold]
+    fn tell_violation(&mut self, counters: &ntrdma::Counters, now: Instant) {
+        let more = counters.violations - self.violations;
+        (self.violations, self.violations_due) = (counters.violations, now + TELL);
+        if let Some(what) = counters.last_violation {
+            log::warn!("{}: the peer wrote {what}: {more} such things, refused", self.name);
         }
     }
 
@@ -399,6 +424,7 @@ pub(super) fn report(state: &State) -> Value {
             ("not_ready", counters.not_ready.into()),
             ("qp_errors", counters.qp_errors.into()),
             ("violations", (counters.violations + device.violations()).into()),
+            ("last_violation", counters.last_violation.map(Value::display).into()),
             ("interrupts", device.interrupts().into()),
             ("measured", bridge.measure.as_ref().map_or(Value::None, |m| ntb_perf::table(m))),
         ])

@@ -45,6 +45,9 @@ pub(super) trait Chip {
     /// Forgets what the peer has written to ours.
     fn clear_scratchpads(&mut self);
 
+    /// Says again what this side says of itself where the peer can write over it.
+    fn renew(&mut self) {}
+
     /// Reads one of ours.
     fn scratchpad(&self, n: usize) -> u32;
 
@@ -224,6 +227,10 @@ impl<C: Chip> Ntb for Hardware<C> {
 
     fn clear_scratchpads(&mut self) {
         self.chip.clear_scratchpads();
+    }
+
+    fn renew(&mut self) {
+        self.chip.renew();
     }
 
     fn scratchpad(&self, n: usize) -> u32 {

@@ -45,7 +45,7 @@ mod tests;
 
 pub use bringup::State;
 pub use config::Config;
-pub use counters::Counters;
+pub use counters::{Counters, Wrong};
 pub use layout::Layout;
 pub use wire::BadInfo;
 
@@ -423,7 +423,7 @@ impl Ntrdma {
             match qp.requester.consumed(consumed, &mut completer, exposed, memory, copied) {
                 Ok(all) => waits = !all,
                 Err(Violation) => {
-                    self.counters.violations += 1;
+                    self.counters.wrong(Wrong::Done);
                     return self.fail(place, Some(Status::RemoteOperation));
                 }
             }
@@ -537,7 +537,7 @@ impl Ntrdma {
         if consumed.wrapping_sub(self.commands_consumed)
             > self.commands_produced.wrapping_sub(self.commands_consumed)
         {
-            self.violation();
+            self.violation(Wrong::CommandBells);
         } else {
             self.commands_consumed = consumed;
         }
@@ -547,12 +547,14 @@ impl Ntrdma {
     /// Carries out the peer's commands up to number `produced`.
     fn take_commands(&mut self, produced: u32) {
         if produced.wrapping_sub(self.commands_taken) > COMMANDS {
-            return self.violation();
+            return self.violation(Wrong::CommandBells);
         }
         while self.commands_taken != produced {
             let mut words = [0; COMMAND_WORDS];
             self.exposed.load_words(self.config.layout.command(self.commands_taken), &mut words);
-            let Some(command) = Command::parse(&words) else { return self.violation() };
+            let Some(command) = Command::parse(&words) else {
+                return self.violation(Wrong::Command);
+            };
             self.commands_taken = self.commands_taken.wrapping_add(1);
             self.command_bells = true;
             self.handle_command(&command);
@@ -560,8 +562,8 @@ impl Ntrdma {
     }
 
     /// The peer has written what no honest one writes, and not about one queue pair.
-    fn violation(&mut self) {
-        self.counters.violations += 1;
+    fn violation(&mut self, what: Wrong) {
+        self.counters.wrong(what);
         self.link.fail();
     }
 

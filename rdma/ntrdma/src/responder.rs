@@ -5,6 +5,7 @@
 //! payload against the memory that is for that, its key by `Memory`, its length against both. The
 //! payload itself may change while it is copied, which only concerns the peer that wrote it.
 
+use super::counters::Wrong;
 use super::layout::{ANSWER, ENTRY, INLINE};
 use super::qp::{Completer, Env, Identity, RemoteQp, Wire};
 use super::requester::MAX_MESSAGE;
@@ -100,7 +101,7 @@ impl Responder {
         self.waits_for_memory = false;
         let mut budget = BUDGET;
         if self.produced.wrapping_sub(self.consumed) > wire.depth {
-            counters.violations += 1;
+            counters.wrong(Wrong::EntryBell);
             return Err(Status::RemoteInvalidRequest);
         }
         let mut context = Context { peer, receives, completer, wire, memory };
@@ -111,7 +112,9 @@ impl Responder {
             match self.take(&mut context) {
                 Ok(length) => budget = budget.saturating_sub(length as usize),
                 Err(Fault::Refused(status)) => {
-                    counters.violations += u64::from(status == Status::RemoteInvalidRequest);
+                    if status == Status::RemoteInvalidRequest {
+                        counters.wrong(Wrong::Entry);
+                    }
                     return Err(status);
                 }
                 Err(fault) => {

@@ -1,5 +1,9 @@
 //! Two images that a hardware bridge joins, on its model, by NTRDMA; beside each side a DMA engine that carries what is
-//! written, or none. A volume of one is used by the other, directly and by a stock client; either is killed.
+//! written, or none. A volume of one is used by the other, directly and by a stock client; either is killed; and one of
+//! them is somebody who lies.
+
+mod hostile;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
