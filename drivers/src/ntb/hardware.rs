@@ -29,7 +29,7 @@ pub(super) enum Signal {
 }
 
 /// The registers of a bridge.
-pub(super) trait Chip {
+pub(super) trait Chip: Send {
     /// Whether the other side is there; asked every [`LOOK`].
     fn link(&mut self, now: Instant) -> bool;
 
@@ -172,6 +172,16 @@ impl<C: Chip> NtbDevice for Hardware<C> {
             self.was_rung |= self.chip.take_bell();
         }
         self.chip.set_interrupts(wanted);
+    }
+
+    fn route(&mut self, interrupt: Interrupt) -> bool {
+        let Some((_, msix)) = &mut self.interrupt else { return false };
+        if !msix.route(0, &interrupt) {
+            return false;
+        }
+        self.seen = interrupt.raised().load(Ordering::Relaxed);
+        self.interrupt = self.interrupt.take().map(|(_, msix)| (interrupt, msix));
+        true
     }
 
     fn interrupts(&self) -> u64 {

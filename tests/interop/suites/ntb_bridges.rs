@@ -209,6 +209,54 @@ fn either_machine_is_killed(kind: Kind, rounds: u64) -> Result<()> {
     Ok(())
 }
 
+/// The server's bridge is the second core's, which serves what comes over it.
+#[test]
+fn a_bridge_of_the_second_core_is_served_there() -> Result<()> {
+    let bridge = GEN3.start()?;
+    let words = "isthmus.volume.0.size=4MiB isthmus.rnbd.queue_depth=64 isthmus.ntb.0.core=1";
+    let mut server = boot(bridge.image(0, words)?.cpus(2))?;
+    let mut client = bridge.client()?;
+    wait_open(&mut client)?;
+    let read = client.run("remote read far count=300 size=4KiB depth=16")?;
+    read.contains("300 reads of 4096")?;
+    // The other core tells of its bridges now and then.
+    let deadline = Instant::now() + PATIENCE;
+    let told = loop {
+        let told = shown(&mut server)?;
+        if told["entries_received"].as_u64() > Some(300) {
+            break told;
+        }
+        ensure!(Instant::now() < deadline, "{told:#}");
+    };
+    ensure!(told["core"] == 1 && told["link"] == "up" && told["violations"] == 0, "{told:#}");
+    ensure!(told["doorbell"] == "interrupts", "{told:#}");
+    let loops = server.run("show loops --json")?.json()?;
+    let served = |core: usize| {
+        let stages = loops[core]["stages"].as_array().into_iter().flatten();
+        let serve = stages.filter(|stage| stage["stage"] == "serve");
+        serve.filter_map(|stage| stage["items"].as_u64()).sum::<u64>()
+    };
+    ensure!(served(1) > 300 && served(0) < 300, "{loops:#}");
+    server.run("session list csv")?.contains("gw")?;
+    server.run("ntb measure")?.contains("core 1 has the bridge")?;
+    client.run("ntb measure")?.contains("rc_rdma_read_lat")?;
+    server.run("ntb reset ntb0")?.lacks("error")?;
+    wait_open(&mut client)?;
+    client.run("remote read far count=300 size=4KiB depth=16")?.contains("300 reads of 4096")?;
+    server.run("show log")?.lacks("ERROR")?.lacks("panic")?;
+    Ok(())
+}
+
+/// A core that is not there: the bridge is the first one's, and the log says so.
+#[test]
+fn a_core_that_is_not_there_is_said_to_be_missing() -> Result<()> {
+    let bridge = GEN3.without_engine().start()?;
+    let mut server = boot(bridge.image(0, "isthmus.ntb.0.core=2")?.cpus(2))?;
+    server.run("show log")?.contains("ntb0: there is no core 2; accepted: 0 to 1")?;
+    ensure!(shown(&mut server)?["core"] == 0);
+    Ok(())
+}
+
 #[test]
 fn a_volume_is_used_over_intel_gen3_and_ioat() -> Result<()> {
     a_volume_is_used(GEN3)
