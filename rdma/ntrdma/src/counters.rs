@@ -47,6 +47,8 @@ pub struct Counters {
     pub bytes_placed: u64,
     /// Bytes of payload that were written to the peer's memory for payload.
     pub bytes_staged: u64,
+    /// Bytes of payload of SENDs and WRITEs that were copied here from where the peer has put them.
+    pub bytes_copied: u64,
     /// Times that an entry waited for a receive, or for memory.
     pub not_ready: u64,
     /// What peers wrote that is no honest peer's: indices out of bounds, entries and commands that

@@ -61,6 +61,8 @@ pub struct Responder {
     pub one_sided: OneSided,
     /// Whether it waits for memory on demand, which nobody announces.
     pub waits_for_memory: bool,
+    /// Bytes that were copied, and not counted yet.
+    copied: u64,
 }
 
 /// What an entry needs beside itself.
@@ -81,6 +83,7 @@ impl Responder {
             incoming: Incoming::None,
             one_sided: OneSided::default(),
             waits_for_memory: false,
+            copied: 0,
         }
     }
 
@@ -109,7 +112,9 @@ impl Responder {
             if budget == 0 {
                 return Ok(true);
             }
-            match self.take(&mut context) {
+            let taken = self.take(&mut context);
+            counters.bytes_copied += core::mem::take(&mut self.copied);
+            match taken {
                 Ok(length) => budget = budget.saturating_sub(length as usize),
                 Err(Fault::Refused(status)) => {
                     if status == Status::RemoteInvalidRequest {
@@ -196,6 +201,7 @@ impl Responder {
             fail_receive(context, Status::LocalLength);
             return Err(INVALID);
         }
+        self.copied += u64::from(entry.length);
         if !entry.last {
             self.incoming = Incoming::Send { received: length };
             return Ok(());
@@ -249,7 +255,10 @@ impl Responder {
                 // It is there already, if it belongs there.
                 Place::Placed(_) if window.as_ptr() == payload.as_ptr() => {}
                 Place::Placed(_) => return Err(INVALID),
-                _ => window.write_window(0, payload).map_err(|_| BROKEN)?,
+                _ => {
+                    window.write_window(0, payload).map_err(|_| BROKEN)?;
+                    self.copied += u64::from(entry.length);
+                }
             }
         }
         if !entry.last {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use interop_tests::image_spec;
 use interop_tests::remote::wait_for;
 use launch::models::ModelServer;
-use launch::qemu::{Machine, Program, Spec, Vm};
+use launch::qemu::{Disk, Machine, Program, Spec, Vm};
 use serde_json::Value;
 
 use crate::ntb_chain::{data_survives, messages_go_over_smc_r};
@@ -243,6 +243,33 @@ fn a_bridge_of_the_second_core_is_served_there() -> Result<()> {
     server.run("ntb reset ntb0")?.lacks("error")?;
     wait_open(&mut client)?;
     client.run("remote read far count=300 size=4KiB depth=16")?.contains("300 reads of 4096")?;
+    server.run("show log")?.lacks("ERROR")?.lacks("panic")?;
+    Ok(())
+}
+
+/// The server lends a session's memory to its client: what the engine has written lies where it belongs, and only headers
+/// are read by a CPU.
+#[test]
+fn a_write_is_touched_by_no_cpu_of_the_server() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    disk.as_file().set_len(4 << 20)?;
+    let bridge = GEN3.start()?;
+    let words = "isthmus.volume.0.name=ram0 isthmus.volume.0.disk=0 isthmus.rnbd.queue_depth=16 \
+                 isthmus.rnbd.always_invalidate=false";
+    let mut server = boot(bridge.image(0, words)?.disk(Disk::new(disk.path())))?;
+    let mut client = bridge.client()?;
+    wait_open(&mut client)?;
+    client.run("mirror create both near far force")?.contains("in force now")?;
+    let synced = r#""name":"far","state":"in sync""#;
+    wait_for(&mut client, "mirror list json", synced, PATIENCE)?;
+    client.run("remote read both count=100 size=4KiB depth=8")?.contains("100 reads of 4096")?;
+    let (wrote, got) = (shown(&mut client)?, shown(&mut server)?);
+    let count = |told: &Value, key: &str| told[key].as_u64().with_context(|| format!("{told:#}"));
+    let placed = count(&wrote, "bytes_placed")?;
+    ensure!(placed > 3 << 20 && count(&wrote, "bytes_by_engine")? >= placed, "{wrote:#}");
+    ensure!(count(&wrote, "bytes_by_cpu")? == 0, "{wrote:#}");
+    ensure!(count(&got, "bytes_copied")? < placed / 32, "{got:#}");
+    ensure!(got["violations"] == 0 && got["qp_errors"] == 0, "{got:#}");
     server.run("show log")?.lacks("ERROR")?.lacks("panic")?;
     Ok(())
 }

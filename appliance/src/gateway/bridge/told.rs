@@ -158,6 +158,7 @@ fn row(bridge: &Bridge, ntrdma: &Ntrdma, core: usize) -> Value {
         ("batches", counters.batches.into()),
         ("bytes_staged", counters.bytes_staged.into()),
         ("bytes_placed", counters.bytes_placed.into()),
+        ("bytes_copied", counters.bytes_copied.into()),
         ("not_ready", counters.not_ready.into()),
         ("qp_errors", counters.qp_errors.into()),
         ("violations", (counters.violations + device.violations()).into()),
