@@ -19,6 +19,7 @@ use core::time::Duration;
 use drivers::hal::{Arena, Instant, PortCounters};
 use net::PortAddresses;
 use net::capture::Capture;
+use ntrdma::Ntrdma;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use verbs::Provider;
@@ -87,15 +88,22 @@ pub(super) struct PlaneReport {
 }
 
 impl DataPlane {
-    /// A plane of another core than the first, over `ports`.
-    pub fn new(settings: Settings, ports: Vec<PlanePort>, now: Instant) -> Self {
+    /// A plane of another core than the first, over `ports` and bridges.
+    pub fn new(
+        settings: Settings,
+        ports: Vec<PlanePort>,
+        bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
+        now: Instant,
+    ) -> Self {
         let Settings { config, arena, seed, storage } = settings;
         let mut rng = ChaCha12Rng::from_seed(seed);
+        let (mut bridges, ntrdma): (Vec<_>, Vec<_>) = bridges.into_iter().unzip();
         let mut rdma_stack = config
             .roce
             .enabled
-            .then(|| RdmaStack::new(&config, &ports, Vec::new(), &mut rng))
+            .then(|| RdmaStack::new(&config, &ports, ntrdma, &mut rng))
             .flatten();
+        bridges.retain(|_| rdma_stack.is_some());
         let services = Services::of(&config, rdma_stack.as_mut());
         let storage = match (storage, &mut rdma_stack) {
             (Some(seat), Some(stack)) => Storage::following(seat, &mut stack.providers),
@@ -109,7 +117,7 @@ impl DataPlane {
             arena,
             rng: Box::new(rng),
             rdma_stack,
-            bridges: Vec::new(),
+            bridges,
             rapidio: Vec::new(),
             linx: None,
             transports: Vec::new(),

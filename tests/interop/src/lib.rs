@@ -3,6 +3,7 @@
 //!
 //! Run by `./isthmus test SUITE`, which makes the guest's system and builds the image.
 
+pub mod bridge_peer;
 pub mod captured;
 pub mod crafter;
 mod dialer;
