@@ -254,7 +254,9 @@ fn a_write_is_touched_by_no_cpu_of_the_server() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
     disk.as_file().set_len(4 << 20)?;
     let bridge = GEN3.start()?;
-    let words = "isthmus.volume.0.name=ram0 isthmus.volume.0.disk=0 isthmus.rnbd.queue_depth=16 \
+    // The disk is in front of the bridge.
+    let words = "isthmus.ntb.0.device=pci:0000:00:02.0 isthmus.volume.0.name=ram0 \
+                 isthmus.volume.0.disk=0 isthmus.rnbd.queue_depth=16 \
                  isthmus.rnbd.always_invalidate=false";
     let mut server = boot(bridge.image(0, words)?.disk(Disk::new(disk.path())))?;
     let mut client = bridge.client()?;
