@@ -244,7 +244,8 @@ impl<'a> HostWalk<'a> {
         let mut device = describe(fabric, path, parent).await?;
         if is_host(fabric, &device, path).await {
             let id = own_id(fabric, path, self.network.size).await?;
-            if u32::from(id) > host {
+            // One that was not given an id yet has not enumerated, whatever it says: Linux says so beforehand.
+            if u32::from(id) > host && id != path.to {
                 fabric.write(path, csr::HOST_LOCK, host).await?;
                 return Err(Failed::HigherHost(id));
             }

@@ -91,7 +91,7 @@ mod tests {
             assert!(memory.used <= PROMISED && memory.used == memory.promised);
         }
         assert_eq!((held[0], memory.promise(held[0], 1)), (WINDOW, 0));
-        assert!(held[30] > OWN, "{} are left for the thirtieth", held[30]);
+        assert!(held[20] > OWN, "{} are left for the twentieth", held[20]);
         // Who is busy gives back and is promised anew, and all come to the same.
         for _ in 0..200 {
             for channel in &mut held[..100] {
