@@ -101,7 +101,7 @@ impl DataPlane {
         let mut rdma_stack = config
             .roce
             .enabled
-            .then(|| RdmaStack::new(&config, &ports, ntrdma, &mut rng))
+            .then(|| RdmaStack::new(&config, &ports, ntrdma, false, &mut rng))
             .flatten();
         bridges.retain(|_| rdma_stack.is_some());
         let services = Services::of(&config, rdma_stack.as_mut());

@@ -270,8 +270,11 @@ impl Gateway {
         let (mut bridges, ntrdma): (Vec<_>, Vec<_>) = own_bridges.unzip();
         let mut own_ports: Vec<usize> = loops.own.iter().map(|(index, _)| *index).collect();
         let mut devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
-        let rdma_stack =
-            config.roce.enabled.then(|| RdmaStack::new(config, &devices, ntrdma, &mut *rng));
+        let others = !loops.with_ports().is_empty();
+        let rdma_stack = config
+            .roce
+            .enabled
+            .then(|| RdmaStack::new(config, &devices, ntrdma, others, &mut *rng));
         let mut rdma_stack = rdma_stack.flatten();
         // Behind those that RDMA is on.
         for (index, port) in loops.forwarding.drain(..) {

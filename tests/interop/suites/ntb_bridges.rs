@@ -236,7 +236,7 @@ fn a_bridge_of_the_second_core_is_served_there() -> Result<()> {
         let serve = stages.filter(|stage| stage["stage"] == "serve");
         serve.filter_map(|stage| stage["items"].as_u64()).sum::<u64>()
     };
-    ensure!(served(1) > 300 && served(0) < 300, "{loops:#}");
+    ensure!(served(1) > 50 && served(0) == 0, "{loops:#}");
     server.run("session list csv")?.contains("gw")?;
     server.run("ntb measure")?.contains("core 1 has the bridge")?;
     client.run("ntb measure")?.contains("rc_rdma_read_lat")?;

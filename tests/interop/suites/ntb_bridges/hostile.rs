@@ -52,10 +52,12 @@ fn wait_left(vm: &mut Vm, wanted: [u64; 3]) -> Result<()> {
     }
 }
 
-/// The one that serves a volume in memory over the bridge, lends the session's memory to whoever lies, and a disk over Ethernet, and the one that reads the disk.
+/// The one that serves a volume in memory over the bridge, where it lends the session's memory to whoever lies, and a disk
+/// over Ethernet; and the one that reads the disk.
 fn site(bridge: &Bridge, wire: &Wire, disk: &Disk) -> Result<[Vm; 2]> {
     let (here, there) = wire.stream();
-    let words = "isthmus.volume.0.name=ram0 isthmus.volume.0.size=4MiB isthmus.volume.1.name=data \
+    // Interface and disk are in front of the bridge.
+    let words = "isthmus.ntb.0.device=pci:0000:00:03.0 isthmus.volume.0.name=ram0 isthmus.volume.0.size=4MiB isthmus.volume.1.name=data \
                  isthmus.volume.1.disk=0 isthmus.rnbd.queue_depth=16 isthmus.rnbd.always_invalidate=false \
                  isthmus.net.0.address=10.1.0.1/24";
     let server = bridge.image(0, words)?.memory(384).nic(here).first_mac(1).disk(disk.clone());
