@@ -95,6 +95,12 @@ impl Client {
         Ok(())
     }
 
+    /// Lets the next one in, whoever still has this.
+    pub fn close(&mut self) {
+        // What is closed already is closed.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+
     /// The function is as after power-on.
     pub fn reset(&mut self) -> Result<()> {
         self.ask(DEVICE_RESET, &[], None).map(drop)

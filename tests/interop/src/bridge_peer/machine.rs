@@ -266,6 +266,8 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
+        // What was found on the bus keeps the function for ever.
+        self.metal.model(|remote| remote.client().close());
         // The address range stays, since windows are for ever; what was in it goes.
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let _ = fallocate(&self.memory, flags, 0, BYTES);
