@@ -209,7 +209,7 @@ fn of_two_hosts_the_lower_one_retreats_and_becomes_an_agent() {
     assert_eq!(b.master.network().end_points().count(), 3);
     assert_eq!(a.master.network().end_points().count(), 3);
     let ids: Vec<u16> = (0..4).map(|n| lab.network().endpoint(n).id(false)).collect();
-    assert_eq!(ids, [0, 9, 1, 2]);
+    assert_eq!(ids, [1, 9, 0, 2]);
 }
 
 #[test]
@@ -250,6 +250,35 @@ fn a_host_that_comes_later_takes_the_network_or_leaves_it_alone() {
             }
         }
     }
+}
+
+/// Its boards go on with what they know.
+#[test]
+fn a_host_that_begins_anew_leaves_boards_their_ids() {
+    let lab = Lab::new("A=s0.0,B=s0.1,C=s0.2,D=s0.3");
+    host(&lab, 0, 1).until(State::Ready);
+    let ids = |lab: &Lab| [0, 1, 2, 3].map(|n| lab.network().endpoint(n).id(false));
+    let first = ids(&lab);
+    // One was given another than the walk would give it.
+    lab.network().maintain(0, false, first[2], 0xff, csr::BASE_ID, Some(40 << 16));
+    let before = ids(&lab);
+    assert_eq!(before[2], 40);
+    host(&lab, 0, 1).until(State::Ready);
+    assert_eq!(ids(&lab), before);
+    for from in 0..4 {
+        for (to, &id) in before.iter().enumerate().filter(|(to, _)| *to != from) {
+            let tag = lab.network().maintain(from, false, id, 0xff, csr::COMPONENT_TAG, None);
+            let wanted = lab.network().endpoint(to).read(csr::COMPONENT_TAG);
+            assert_eq!(tag, wanted, "{from} to {to}");
+        }
+    }
+    // Two that say the same cannot both keep it.
+    lab.network().maintain(0, false, before[3], 0xff, csr::BASE_ID, Some(40 << 16));
+    host(&lab, 0, 1).until(State::Ready);
+    let mut now = ids(&lab).to_vec();
+    now.sort_unstable();
+    now.dedup();
+    assert_eq!(now.len(), 4);
 }
 
 #[test]

@@ -263,7 +263,13 @@ impl<'a> HostWalk<'a> {
         if has_id(&device) {
             let id = match before {
                 Some(before) => self.network.devices[before].id,
-                None => self.network.free_id().ok_or(Failed::NoIdLeft)?,
+                // So is one that was given an id by an earlier host, or by this one in an earlier life: its system uses that,
+                // and Linux does not notice that it has another.
+                None => {
+                    let had = own_id(fabric, path, self.network.size).await?;
+                    let kept = Some(had).filter(|had| self.network.is_free(*had));
+                    kept.or_else(|| self.network.free_id()).ok_or(Failed::NoIdLeft)?
+                }
             };
             let is_large = self.network.size == IdSize::Large;
             let value = if is_large { id.into() } else { u32::from(id) << 16 };
