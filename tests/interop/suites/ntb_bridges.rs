@@ -327,15 +327,43 @@ fn either_machine_is_killed_over_switchtec() -> Result<()> {
 }
 
 /// A stock client, an image, and across the bridge another one with the disk.
-#[test]
-fn data_survives_the_way_over_intel_gen3_and_ioat() -> Result<()> {
-    let bridge = GEN3.start()?;
+fn data_survives_over(kind: Kind) -> Result<()> {
+    let bridge = kind.start()?;
     data_survives(|far, spec| bridge.joined(usize::from(far), spec))
 }
 
+#[test]
+fn data_survives_the_way_over_intel_gen3_and_ioat() -> Result<()> {
+    data_survives_over(GEN3)
+}
+
+#[test]
+fn data_survives_the_way_over_intel_gen4_and_ioat() -> Result<()> {
+    data_survives_over(GEN4)
+}
+
+#[test]
+fn data_survives_the_way_over_switchtec_and_ioat() -> Result<()> {
+    data_survives_over(SWITCHTEC)
+}
+
 /// The stock client speaks SMC-R to an image, and that across the bridge to another.
+fn messages_go_over_smc_r_over(kind: Kind) -> Result<()> {
+    let bridge = kind.start()?;
+    messages_go_over_smc_r(|far, spec| bridge.joined(usize::from(far), spec), [0, 1])
+}
+
 #[test]
 fn messages_go_over_smc_r_over_intel_gen3_and_ioat() -> Result<()> {
-    let bridge = GEN3.start()?;
-    messages_go_over_smc_r(|far, spec| bridge.joined(usize::from(far), spec), [0, 1])
+    messages_go_over_smc_r_over(GEN3)
+}
+
+#[test]
+fn messages_go_over_smc_r_over_intel_gen4_and_ioat() -> Result<()> {
+    messages_go_over_smc_r_over(GEN4)
+}
+
+#[test]
+fn messages_go_over_smc_r_over_switchtec_and_ioat() -> Result<()> {
+    messages_go_over_smc_r_over(SWITCHTEC)
 }
