@@ -10,7 +10,7 @@ use std::vec::Vec;
 
 /// With `--full`, `explore` takes five times as many: ten thousand.
 fn seeds(count: u64) -> u64 {
-    if std::env::var_os("ISTHMUS_FULL").is_some() { 10_000 } else { count }
+    if std::env::var_os("ISTHMUS_FULL").is_some() { 2000 } else { count }
 }
 
 /// Messages and PUTs both ways, of sizes by chance, over a wire by chance.
