@@ -24,6 +24,9 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use verbs::Provider;
 
+/// How soon a loop that halts looks again for a DMA engine beside a bridge, which interrupts nobody.
+const ENGINE: Duration = Duration::from_micros(50);
+
 /// One loop's data plane.
 pub(super) struct DataPlane {
     /// The present of this round.
@@ -287,7 +290,10 @@ impl DataPlane {
         let udp = self.udp_engines.due();
         let memory = self.retired_timeout();
         let bridges = self.transport_timeout();
-        Instant::first([link, self.rapidio_timeout(), bridges, self.fabric_timeout(), udp, memory])
+        let engines = self.bridges.iter().any(|bridge| bridge.device.is_busy());
+        let engines = engines.then(|| self.now + ENGINE);
+        let fabric = self.fabric_timeout();
+        Instant::first([link, self.rapidio_timeout(), bridges, engines, fabric, udp, memory])
     }
 
     /// Takes note of the addresses that a port has now.

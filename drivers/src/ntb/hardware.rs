@@ -188,9 +188,12 @@ impl<C: Chip> NtbDevice for Hardware<C> {
         self.raised()
     }
 
-    /// The engine interrupts nobody: what waits for it (signals, the ends of requests) is looked after until it is done.
     fn pending(&self) -> bool {
-        self.was_rung || !self.waiting.is_empty() || !self.carrier.is_idle() || self.chip.is_rung()
+        self.was_rung || self.chip.is_rung()
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.waiting.is_empty() || !self.carrier.is_idle()
     }
 
     fn use_engine(&mut self, channel: Box<dyn Channel>, arena: &mut Arena) -> bool {

@@ -96,6 +96,11 @@ pub trait NtbDevice: Bridge + Send {
     fn interrupts(&self) -> u64;
     /// Whether it was rung since [`Ntb::rung`] was asked.
     fn pending(&self) -> bool;
+    /// Whether something waits for a DMA engine, which interrupts nobody: signals, the ends of requests. Who halts looks
+    /// again soon.
+    fn is_busy(&self) -> bool {
+        false
+    }
     /// What writes through it, if that can be a channel of a DMA engine.
     fn carrier(&self) -> Option<&Carrier> {
         None

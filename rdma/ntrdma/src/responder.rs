@@ -346,6 +346,7 @@ fn fail_receive<B: Bridge + ?Sized>(context: &mut Context<'_, '_, '_, B>, status
 }
 
 /// The payload of an entry, wherever it says it is, if that is where payload may be.
+#[inline(always)]
 fn payload<B: Bridge + ?Sized>(
     entry: &Entry,
     at: usize,

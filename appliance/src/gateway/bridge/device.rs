@@ -36,6 +36,11 @@ impl Device {
         }
     }
 
+    /// Whether something waits for a DMA engine.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Device::Bridge(_, device, _) if device.is_busy())
+    }
+
     /// Whether it can end a halt. TCP does so by the network's ports.
     pub fn wakes(&self) -> bool {
         match self {
