@@ -29,10 +29,19 @@ struct Gathered {
     tail: usize,
     /// By number of the copy: how far it may be taken back when that is complete.
     out: VecDeque<(u64, usize)>,
-    /// What is gathered and not given to the channel: its place at the peer, and where it begins here.
-    open: Option<(Window, usize)>,
+    /// What is gathered and not given to the channel.
+    open: Option<Open>,
     /// Where everything goes.
     target: Window,
+}
+
+/// Neighbours at the peer that end at the head of what is gathered.
+struct Open {
+    /// The target, from where it goes on.
+    to: Window,
+    /// Where it begins here.
+    start: usize,
+    len: usize,
 }
 
 impl Gathered {
@@ -40,10 +49,16 @@ impl Gathered {
         self.memory.slice(at % GATHERED, len)
     }
 
-    /// `len` bytes of the target, from the beginning of `part` on.
-    fn at_target(&self, part: &Window, len: usize) -> Option<Window> {
-        let offset = part.bus_address().checked_sub(self.target.bus_address())?;
-        self.target.slice(offset as usize, len)
+    /// The target from the beginning of `part` on.
+    fn from(&self, part: &Window) -> Option<Window> {
+        let offset = part.bus_address().checked_sub(self.target.bus_address())? as usize;
+        self.target.slice(offset, self.target.len().checked_sub(offset)?)
+    }
+
+    /// Where what is gathered goes, and lies.
+    fn take(&mut self) -> Option<(Window, Window)> {
+        let open = self.open.take()?;
+        Some((open.to.slice(0, open.len)?, self.place(open.start, open.len)?))
     }
 
     fn room(&self) -> usize {
@@ -166,8 +181,7 @@ impl Carrier {
     /// Gives what is gathered to the channel.
     #[inline]
     fn close(&mut self) {
-        let Some((to, start)) = self.gathered.open.take() else { return };
-        if let Some(from) = self.gathered.place(start, to.len()) {
+        if let Some((to, from)) = self.gathered.take() {
             let number = self.push(&to, &from);
             self.gathered.out.push_back((number, self.gathered.head));
         }
@@ -176,20 +190,17 @@ impl Carrier {
     /// Memory of our own for `len` bytes that go to the beginning of `to`.
     #[inline]
     fn gather(&mut self, to: &Window, len: usize) -> Option<Window> {
-        let end = self.gathered.head;
-        if let Some((open, start)) = &self.gathered.open {
-            let (open, start) = (*open, *start);
-            let whole = open.len() + len;
+        let (end, room) = (self.gathered.head, self.gathered.room());
+        if let Some(open) = &mut self.gathered.open {
+            let whole = open.len + len;
             // Neighbours at the peer, and here.
-            if open.bus_address() + open.len() as u64 == to.bus_address()
+            if open.to.bus_address() + open.len as u64 == to.bus_address()
                 && end.is_multiple_of(4)
-                && end == start + open.len()
-                && start % GATHERED + whole <= GATHERED
-                && self.gathered.room() >= len
-                && whole <= LONGEST
-                && let Some(joined) = self.gathered.at_target(&open, whole)
+                && open.start % GATHERED + whole <= GATHERED
+                && room >= len
+                && whole <= LONGEST.min(open.to.len())
             {
-                self.gathered.open = Some((joined, start));
+                open.len = whole;
                 self.gathered.head += len;
                 return self.gathered.place(end, len);
             }
@@ -208,8 +219,9 @@ impl Carrier {
             self.look();
         }
         self.channel.as_ref()?;
+        let to = self.gathered.from(to).filter(|to| to.len() >= len)?;
         self.gathered.head = start + len;
-        self.gathered.open = Some((to.slice(0, len)?, start));
+        self.gathered.open = Some(Open { to, start, len });
         self.gathered.place(start, len)
     }
 
@@ -244,9 +256,7 @@ impl Carrier {
             self.bytes_by_cpu += from.len() as u64;
         }
         self.retire(&*channel);
-        if let Some((to, start)) = self.gathered.open.take()
-            && let Some(from) = self.gathered.place(start, to.len())
-        {
+        if let Some((to, from)) = self.gathered.take() {
             self.cpu.submit(&to, &from);
             self.bytes_by_cpu += from.len() as u64;
         }
@@ -305,6 +315,10 @@ impl Dma for Carrier {
 
     fn is_asynchronous(&self) -> bool {
         true
+    }
+
+    fn gathers(&self) -> bool {
+        self.channel.is_some()
     }
 
     fn submitted(&self) -> Ticket {

@@ -43,6 +43,13 @@ pub trait Dma {
         false
     }
 
+    /// Whether [`Dma::put`]s to neighbouring memory are carried as one, so that what lies between two costs less than that
+    /// they are two.
+    #[inline]
+    fn gathers(&self) -> bool {
+        false
+    }
+
     /// The ticket of the copy that was submitted last.
     fn submitted(&self) -> Ticket {
         0

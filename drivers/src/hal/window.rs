@@ -225,8 +225,9 @@ impl Window {
         // SAFETY: as in `read`, the other way round; the bytes of a `u64` are those of the word.
         unsafe {
             match into.len {
-                // A line, as most are, without a call.
+                // A line or two, as most are, without a call.
                 64 => copy::array_to_shared::<64>(into.start.as_ptr(), words.as_ptr().cast()),
+                128 => copy::array_to_shared::<128>(into.start.as_ptr(), words.as_ptr().cast()),
                 len => copy::to_shared(into.start.as_ptr(), words.as_ptr().cast(), len),
             }
         }

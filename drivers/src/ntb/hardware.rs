@@ -277,6 +277,10 @@ impl<C: Chip> Dma for Hardware<C> {
         true
     }
 
+    fn gathers(&self) -> bool {
+        self.carrier.gathers()
+    }
+
     fn submitted(&self) -> Ticket {
         self.carrier.submitted()
     }

@@ -9,6 +9,9 @@
 //! | [`Layout::size`] | the ring of Ethernet frames, if there is one |
 //! | page | the rest is not this provider's: what lies there can be lent to the peer |
 
+use core::sync::atomic::AtomicU64;
+use drivers::hal::{Cells, Window};
+
 /// Offset of the cell that announces the introduction.
 pub const READY: usize = 0xc0;
 /// Offset of the first bell. A bell is a 32-bit index that only grows (modulo 2^32): its value is
@@ -27,6 +30,15 @@ pub const FRAMES_PRODUCED: usize = BELLS + 16;
 /// Bytes of our frames that the peer has taken.
 pub const FRAMES_CONSUMED: usize = BELLS + 20;
 const QP_BELLS: usize = BELLS + 24;
+
+/// Bells side by side, by their place among all pairs of them: those of a batch and of life, and those of commands.
+pub const SIGNS: usize = pair_of(BATCH);
+/// See [`SIGNS`].
+pub const COMMAND_BELLS: usize = pair_of(COMMANDS_PRODUCED);
+
+const fn pair_of(bell: usize) -> usize {
+    (bell - BELLS) / 8
+}
 
 /// Commands in a ring.
 pub const COMMANDS: u32 = 16;
@@ -90,6 +102,17 @@ impl Layout {
     /// The bells of a queue pair, side by side: what the peer has sent, and what it has done of ours.
     pub const fn bells(slot: u32) -> usize {
         QP_BELLS + 8 * slot as usize
+    }
+
+    /// The place of a queue pair's bells among all pairs of bells.
+    #[inline]
+    pub const fn pair(slot: u32) -> usize {
+        pair_of(Self::bells(slot))
+    }
+
+    /// All pairs of bells in what is exposed, and perhaps more behind them. None if they do not fit.
+    pub fn pairs(&self, exposed: &Window) -> Option<Cells<AtomicU64>> {
+        Cells::new(exposed, BELLS, Self::pair(self.qps).next_power_of_two())
     }
 
     fn commands(&self) -> usize {

@@ -53,8 +53,9 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use cm::Cm;
 use core::net::IpAddr;
+use core::sync::atomic::AtomicU64;
 use drivers::dma::{Progress, Ticket};
-use drivers::hal::{Arena, Instant, TransmitProgress, Window};
+use drivers::hal::{Arena, Cells, Instant, TransmitProgress, Window};
 use drivers::ntb::Bridge;
 use ethernet::Ethernet;
 use layout::{COMMAND, COMMANDS};
@@ -89,6 +90,8 @@ struct Slot {
 pub struct Ntrdma {
     config: Config,
     exposed: Window,
+    /// Our bells, in pairs ([`Layout::pair`]).
+    bells: Cells<AtomicU64>,
     lent: Window,
     /// Its books, once something of it was lent, and what is.
     lending: Option<Arena>,
@@ -139,6 +142,7 @@ impl Ntrdma {
         }
         let frames = exposed.slice(layout.size(), config.frames as usize);
         let frames = frames.ok_or(VerbsError::NoRoom)?;
+        let bells = layout.pairs(&exposed).ok_or(VerbsError::NoRoom)?;
         let used = layout.size() + config.frames as usize;
         let lent = exposed.slice(used, exposed.len() - used).unwrap_or(Window::empty());
         let mut memory = Memory::new(config.pds, config.regions, config.keys);
@@ -178,6 +182,7 @@ impl Ntrdma {
             ending: Vec::with_capacity(layout.qps as usize),
             lingering: Vec::new(),
             exposed,
+            bells,
             config,
         })
     }
@@ -306,7 +311,7 @@ impl Ntrdma {
     /// Takes and writes; whether there is more to do at once.
     #[inline]
     fn turn<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) -> bool {
-        let signs = self.exposed.load64(layout::BATCH);
+        let signs = self.bells.load(layout::SIGNS);
         let (batch, beat) = (signs as u32, (signs >> 32) as u32);
         match self.link.run(bridge, beat, now) {
             Change::None => (),
@@ -346,15 +351,19 @@ impl Ntrdma {
     /// The link came up.
     fn start<B: Bridge + ?Sized>(&mut self, bridge: &mut B) {
         let Some(peer) = self.link.peer() else { return };
-        let own = self.config.layout;
+        let (own, window) = (self.config.layout, bridge.window());
+        // The link is up through a window that has it.
+        let Some(batch) = window.slice(layout::BATCH, 4) else { return };
         self.session = Some(Session {
-            window: bridge.window(),
+            window,
+            batch,
             exposed: self.exposed,
             depth: own.ring.min(peer.layout.ring),
             staging: own.staging,
             landing: peer.layout.landing,
             peer_loads: peer.loads,
             we_load: bridge.loads(),
+            gathers: bridge.gathers(),
             info: *peer,
         });
         self.counters.link_up += 1;
@@ -408,22 +417,24 @@ impl Ntrdma {
     #[inline]
     fn hear_bells(&mut self) {
         for slot in 0..self.slots_used {
-            let bells = self.exposed.load64(Layout::bells(slot));
+            let bells = self.bells.load(Layout::pair(slot));
             if let Some(known) = self.slots.get(slot as usize)
                 && known.heard != bells
                 && let Some(id) = known.qp
+                && self.hear(qp_place(id), bells)
+                && let Some(known) = self.slots.get_mut(slot as usize)
             {
-                self.hear(slot as usize, qp_place(id), bells);
+                known.heard = bells;
             }
         }
     }
 
-    /// The bells of a queue pair were rung.
+    /// The bells of a queue pair were rung. Whether all that they say was taken note of.
     #[inline]
-    fn hear(&mut self, slot: usize, place: usize, bells: u64) {
-        let Some(qp) = self.qps.at_mut(place) else { return };
+    fn hear(&mut self, place: usize, bells: u64) -> bool {
+        let Some(qp) = self.qps.at_mut(place) else { return false };
         if !matches!(qp.state, QpState::Rtr | QpState::Rts) {
-            return;
+            return false;
         }
         let (produced, consumed) = (bells as u32, (bells >> 32) as u32);
         let mut touched = core::mem::replace(&mut qp.responder.produced, produced) != produced;
@@ -437,19 +448,19 @@ impl Ntrdma {
                 Ok(all) => waits = !all,
                 Err(Violation) => {
                     self.counters.wrong(Wrong::Done);
-                    return self.fail(place, Some(Status::RemoteOperation));
+                    self.fail(place, Some(Status::RemoteOperation));
+                    return false;
                 }
             }
         }
         if waits {
             // For the engine, which may have to read what it has carried once more.
-            self.seen = self.batch_not_seen();
-        } else if let Some(slot) = self.slots.get_mut(slot) {
-            slot.heard = bells;
+            self.seen = batch_not_seen(&self.bells);
         }
-        if touched {
-            self.list(place);
+        if touched && !core::mem::replace(&mut qp.listed, true) {
+            self.work.push(place as u32);
         }
+        !waits
     }
 
     /// Gives each listed queue pair its turn, as far as the bridge has room; how many. Those that the
@@ -518,9 +529,7 @@ impl Ntrdma {
             }
         }
         self.batch = self.batch.wrapping_add(1);
-        if let Some(bell) = wire.window.slice(layout::BATCH, 4) {
-            wire.bridge.announce(&bell, self.batch);
-        }
+        wire.bridge.announce(&session.batch, self.batch);
         wire.bridge.ring();
         self.counters.batches += 1;
     }
@@ -542,7 +551,7 @@ impl Ntrdma {
 
     /// The peer may have taken commands, and written some: up to which number.
     fn hear_commands(&mut self) -> u32 {
-        let bells = self.exposed.load64(layout::COMMANDS_PRODUCED);
+        let bells = self.bells.load(layout::COMMAND_BELLS);
         if core::mem::replace(&mut self.commands_heard, bells) == bells {
             return self.commands_taken;
         }
@@ -664,14 +673,14 @@ impl Ntrdma {
         found.known_to_peer = true;
         found.requester.start(depth, staging, own.landing);
         // Its bells may have been rung already.
-        self.seen = self.batch_not_seen();
+        self.seen = batch_not_seen(&self.bells);
         Ok(())
     }
+}
 
-    /// A number of a batch that makes the next poll look at all bells.
-    fn batch_not_seen(&self) -> u32 {
-        self.exposed.load32(layout::BATCH).wrapping_sub(1)
-    }
+/// A number of a batch that makes the next poll look at all bells.
+fn batch_not_seen(bells: &Cells<AtomicU64>) -> u32 {
+    (bells.load(layout::SIGNS) as u32).wrapping_sub(1)
 }
 
 fn qp_place(id: QpId) -> usize {

@@ -123,6 +123,7 @@ impl Link {
             say_farewell(bridge);
         }
         (self.state, self.peer, self.closed) = (State::Down, None, true);
+        self.quiet_until = Instant::ZERO;
         up
     }
 
@@ -138,7 +139,7 @@ impl Link {
     #[inline]
     pub fn run<B: Bridge + ?Sized>(&mut self, bridge: &mut B, heard: u32, now: Instant) -> Change {
         // What is wrong, and each change of state, ends the quiet.
-        if self.closed || now < self.quiet_until && heard == self.heard && bridge.link() {
+        if now < self.quiet_until && heard == self.heard && bridge.link() {
             return Change::None;
         }
         self.attend(bridge, heard, now)
@@ -147,6 +148,9 @@ impl Link {
     #[inline(never)]
     fn attend<B: Bridge + ?Sized>(&mut self, bridge: &mut B, heard: u32, now: Instant) -> Change {
         self.quiet_until = Instant::ZERO;
+        if self.closed {
+            return Change::None;
+        }
         if self.state == State::Up {
             if now >= self.beat_at {
                 self.beat_at = now + self.beat;

@@ -30,6 +30,8 @@ pub struct Env<'a> {
 pub struct Session {
     /// What the peer exposes, as far as its bridge says.
     pub window: Window,
+    /// The peer's bell of batches.
+    pub batch: Window,
     /// What we expose.
     pub exposed: Window,
     /// Entries that may be outstanding in a ring, either way.
@@ -41,6 +43,8 @@ pub struct Session {
     /// Whether the peer can load from what we expose, and we from what it exposes.
     pub peer_loads: bool,
     pub we_load: bool,
+    /// Whether the bridge makes one of writes to neighbouring memory ([`drivers::dma::Dma::gathers`]).
+    pub gathers: bool,
     /// The peer's introduction.
     pub info: Info,
 }
@@ -237,7 +241,7 @@ impl Qp {
         if self.responder.produced != self.responder.consumed {
             more = self.responder.serve(peer, &self.identity, &mut self.receives, wire, env)?;
         }
-        if self.state == QpState::Rts && self.requester.has_more() {
+        if self.state == QpState::Rts {
             self.requester.push(peer, wire, env.counters);
         }
         Ok(more)

@@ -8,7 +8,7 @@ use super::layout::{ENTRY, INLINE};
 use super::placing::Placing;
 use super::qp::{Completer, RemoteQp, Session, Wire};
 use super::ring::ByteRing;
-use super::wire::{ANSWER_WORDS, Answer, Opcode, Place, Template};
+use super::wire::{ANSWER_WORDS, Answer, ENTRY_WORDS, Opcode, Place, Template};
 use crate::counters::Counters;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -31,8 +31,8 @@ pub const PIECE: usize = 128 << 10;
 #[derive(Clone, Copy, Debug)]
 enum Stored {
     Windows(Sges),
-    /// As it goes into the entry: what was posted so, and what is short.
-    Inline([u64; INLINE / 8]),
+    /// In the entry: what was posted so, and what is short.
+    Inline,
 }
 
 /// A posted request.
@@ -195,12 +195,14 @@ impl Requester {
                     window.read(0, here).map_err(|_| VerbsError::Invalid)?;
                     at += window.len();
                 }
-                Stored::Inline(words(&bytes))
+                template.payload(&bytes);
+                Stored::Inline
             }
             Payload::Windows(windows) => Stored::Windows(Sges::new(windows)?),
             Payload::Inline(from) if length <= self.max_inline => {
                 bytes.get_mut(..length).ok_or(VerbsError::Invalid)?.copy_from_slice(from);
-                Stored::Inline(words(&bytes))
+                template.payload(&bytes);
+                Stored::Inline
             }
             Payload::Inline(_) => return Err(VerbsError::Invalid),
         };
@@ -263,7 +265,7 @@ impl Requester {
                 break;
             }
         }
-        let address = template.address().checked_add(at as u64)?;
+        let address = template.address.checked_add(at as u64)?;
         wire.info.lent(address, length, wire.window.len())
     }
 
@@ -281,11 +283,10 @@ impl Requester {
         let (mut length, mut cost, mut landing, mut copy) = (rest.min(PIECE), 0, 0, 0);
         let to = peer.places.entry(self.produced);
         let (mut place, mut placed) = (Place::Inline, false);
+        // Its neighbours join an entry that is whole.
+        let mut whole = wire.session.gathers;
         match &work.payload {
-            Stored::Inline(payload) => {
-                let to = wire.window.slice(to + ENTRY - INLINE, INLINE)?;
-                wire.bridge.put(&to, payload);
-            }
+            Stored::Inline => whole = true,
             Stored::Windows(_) if opcode.is_atomic() => (),
             Stored::Windows(_) if opcode == Opcode::Read => {
                 length = length.min(self.landing.longest());
@@ -332,8 +333,10 @@ impl Requester {
             }
         }
         let (at, length) = (at as u32, length as u32);
+        let to = wire.session.window.slice(to, ENTRY)?;
+        let work = self.queue.get_mut(self.next)?;
         let entry = work.template.entry(self.produced, at, length, place);
-        wire.bridge.put(&wire.session.window.slice(to, ENTRY - INLINE)?, &entry);
+        wire.bridge.put(&to, if whole { entry } else { &entry[..ENTRY_WORDS] });
         counters.entries_sent += 1;
         let last = at + length == total;
         let (cost, landing) = (cost as u32, landing as u32);
@@ -367,7 +370,7 @@ impl Requester {
         }
         self.reported = upto;
         while self.consumed != upto {
-            let piece = self.flight.get(self.flight_of(self.consumed)).copied();
+            let piece = self.flight.get(self.flight_of(self.consumed));
             let (piece, work) = piece.zip(self.queue.front()).ok_or(Violation)?;
             match &work.payload {
                 Stored::Windows(into) if work.template.opcode == Opcode::Read => {
@@ -388,7 +391,7 @@ impl Requester {
                 }
                 Stored::Windows(_) if piece.copy > copied => return Ok(false),
                 Stored::Windows(_) => self.staging.give_back(piece.cost as usize),
-                Stored::Inline(_) => (),
+                Stored::Inline => (),
             }
             self.consumed = self.consumed.wrapping_add(1);
             if piece.last
@@ -430,14 +433,6 @@ impl Requester {
     pub fn blocks(&mut self) -> impl Iterator<Item = Block> {
         self.queue.drain(..).filter_map(|work| work.block)
     }
-}
-
-fn words(bytes: &[u8; INLINE]) -> [u64; INLINE / 8] {
-    let mut words = [0; INLINE / 8];
-    for (word, chunk) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = u64::from_le_bytes(*chunk);
-    }
-    words
 }
 
 /// Where in the exposed memory a payload lies, if the peer can read it there.

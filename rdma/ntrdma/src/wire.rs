@@ -17,6 +17,8 @@ pub const INFO_WORDS: usize = 8;
 pub const COMMAND_WORDS: usize = COMMAND / 8;
 /// Words of a send entry without payload.
 pub const ENTRY_WORDS: usize = (ENTRY - INLINE) / 8;
+/// Words of a send entry with payload.
+pub const WHOLE_WORDS: usize = ENTRY / 8;
 /// Words of an answer to an atomic.
 pub const ANSWER_WORDS: usize = ANSWER / 8;
 
@@ -357,28 +359,25 @@ pub enum Place {
     Placed(u64),
 }
 
-/// The entries of a message as words, but for what differs between its pieces.
+/// The entries of a message as words. What differs between its pieces is written before each is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
     pub opcode: Opcode,
     pub solicited: bool,
     /// Bytes of the message.
     pub total: u32,
-    words: [u64; ENTRY_WORDS],
+    /// Where a WRITE goes, as the peer names it.
+    pub address: u64,
+    words: [u64; WHOLE_WORDS],
 }
 
 impl Template {
     /// Of a message to queue pair `qpn`; the rest as [`Entry`] has it.
     #[inline]
     pub fn new(opcode: Opcode, qpn: u32, total: u32, to: RemoteAddress, extra: u32) -> Self {
-        let about = [0, qpn.into(), 0, to.address, pair(to.rkey, extra), total.into(), 0, 0];
-        Template { opcode, solicited: false, total, words: about }
-    }
-
-    /// Where a WRITE goes, as the peer names it.
-    #[inline]
-    pub fn address(&self) -> u64 {
-        self.words[3]
+        let mut words = [0; WHOLE_WORDS];
+        (words[1], words[4], words[5]) = (qpn.into(), pair(to.rkey, extra), total.into());
+        Template { opcode, solicited: false, total, address: to.address, words }
     }
 
     /// With what an atomic compares or adds, and swaps.
@@ -386,9 +385,18 @@ impl Template {
         (self.words[6], self.words[7]) = (compare_add, swap);
     }
 
-    /// Entry number `index`: the `length` bytes from `at`, whose payload is at `place`.
+    /// With payload in the entry.
     #[inline]
-    pub fn entry(&self, index: u32, at: u32, length: u32, place: Place) -> [u64; ENTRY_WORDS] {
+    pub fn payload(&mut self, bytes: &[u8; INLINE]) {
+        for (word, chunk) in self.words[ENTRY_WORDS..].iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*chunk);
+        }
+    }
+
+    /// Entry number `index`: the `length` bytes from `at`, whose payload is at `place`. Without payload in it, all behind
+    /// the first [`ENTRY_WORDS`] is 0.
+    #[inline]
+    pub fn entry(&mut self, index: u32, at: u32, length: u32, place: Place) -> &[u64; WHOLE_WORDS] {
         let (kind, place) = match place {
             Place::Inline => (0, 0),
             Place::Staged(offset) => (1, u64::from(offset)),
@@ -397,12 +405,11 @@ impl Template {
         };
         let (first, last) = (u32::from(at == 0), u32::from(at + length == self.total));
         let flags = first | last << 1 | u32::from(self.solicited) << 2;
-        let mut words = self.words;
-        words[0] = pair(self.opcode as u32 | flags << 8 | kind << 16, index);
-        words[1] |= u64::from(length) << 32;
-        words[2] = place;
-        words[3] = words[3].wrapping_add(at.into());
-        words
+        self.words[0] = pair(self.opcode as u32 | flags << 8 | kind << 16, index);
+        self.words[1] = pair(low(self.words[1]), length);
+        self.words[2] = place;
+        self.words[3] = self.address.wrapping_add(at.into());
+        &self.words
     }
 }
 

@@ -127,15 +127,29 @@ impl<F: Function> Slot<F> {
 }
 
 /// Stored to when a model begins to work, and when it ends: whoever traces accesses to memory tells by that which are
-/// the model's. One model may work on behalf of another.
+/// the model's.
 pub static ENTERED: AtomicU8 = AtomicU8::new(0);
 /// See [`ENTERED`].
 pub static LEFT: AtomicU8 = AtomicU8::new(0);
 
-/// Everything that is the model's and not the driver's goes through here, so that a count of instructions can leave
-/// it out (`tests/bench/metal`).
+/// The CPU accesses a register. What the model does then is none of the driver's instructions, and a count of those
+/// can leave it out by this name (`tests/bench`); as what it does by itself, in [`work_of_the_model`].
 #[inline(never)]
-pub fn of_the_model<F: Function, T>(slot: &Shared<F>, work: impl FnOnce(&mut Slot<F>) -> T) -> T {
+pub fn access_of_the_model<F: Function, T>(
+    slot: &Shared<F>,
+    access: impl FnOnce(&mut Slot<F>) -> T,
+) -> T {
+    entered(slot, access)
+}
+
+/// The model does what it has to do by itself.
+#[inline(never)]
+pub fn work_of_the_model<F: Function>(slot: &Shared<F>) {
+    entered(slot, Slot::poll);
+}
+
+#[inline(always)]
+fn entered<F: Function, T>(slot: &Shared<F>, work: impl FnOnce(&mut Slot<F>) -> T) -> T {
     ENTERED.store(1, Ordering::Relaxed);
     let done = work(&mut slot.lock().unwrap_or_else(PoisonError::into_inner));
     LEFT.store(1, Ordering::Relaxed);
@@ -218,13 +232,15 @@ impl<F: Function> Mapped<F> {
         if !inside || !offset.is_multiple_of(into.len()) {
             return into.fill(0xff);
         }
-        of_the_model(&self.slot, |slot| slot.read(self.bar, self.start + offset as u64, into));
+        access_of_the_model(&self.slot, |slot| {
+            slot.read(self.bar, self.start + offset as u64, into)
+        });
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) {
         let inside = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
         if inside && offset.is_multiple_of(bytes.len()) {
-            of_the_model(&self.slot, |slot| {
+            access_of_the_model(&self.slot, |slot| {
                 slot.write(self.bar, self.start + offset as u64, bytes)
             });
         }

@@ -58,7 +58,9 @@ impl<F: Function + Send + 'static> Metal<F> {
         let mut slot = Slot::new(function, memory);
         let other = self.slot.clone();
         slot.route = Some(Arc::new(move |address, bytes| {
-            device::of_the_model(&other, |slot| slot.write_from_beside(address, bytes))
+            // Within what the first function's model does, which has been entered.
+            let mut slot = other.lock().unwrap_or_else(PoisonError::into_inner);
+            slot.write_from_beside(address, bytes)
         }));
         Metal { slot: Arc::new(Mutex::new(slot)), arena: self.arena.share(), interrupts: 4 }
     }
@@ -94,7 +96,7 @@ impl<F: Function + Send + 'static> Metal<F> {
 
     /// The model does what it has to do.
     pub fn run(&self) {
-        device::of_the_model(&self.slot, Slot::poll);
+        device::work_of_the_model(&self.slot);
     }
 
     /// The function is pulled out of the machine, or put back.
