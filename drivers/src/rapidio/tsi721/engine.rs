@@ -252,7 +252,7 @@ impl<T> Engine<T> {
 
     /// Whether the device says that something is done, or it was said and not taken.
     pub fn pending(&self) -> bool {
-        self.done > 0 || self.fifo.load64(self.line * LINE) != 0
+        self.done > 0 || !self.is_idle() && self.fifo.load64(self.line * LINE) != 0
     }
 
     /// Reads the lines of the FIFO that the device has written.
@@ -297,6 +297,9 @@ impl<T> Engine<T> {
 
     /// The slot and the tag of the next descriptor that is done.
     pub fn take(&mut self, registers: &Tsi721Registers) -> Option<(usize, T)> {
+        if self.is_idle() {
+            return None;
+        }
         if self.done == 0 {
             self.read_fifo(registers);
         }

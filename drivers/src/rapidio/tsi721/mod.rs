@@ -80,10 +80,22 @@ impl Tsi721 {
 
     /// Whether memory shows that something has arrived, or ended.
     fn has_arrivals(&self) -> bool {
-        self.inbound.iter().flatten().any(InboundMailbox::pending)
-            || self.doorbells.pending()
-            || self.maintenance.engine().pending()
-            || self.data.pending()
+        for inbound in self.inbound.iter().flatten() {
+            if inbound.pending() {
+                return true;
+            }
+        }
+        self.doorbells.pending() || self.maintenance.engine().pending() || self.data.pending()
+    }
+
+    /// Whether messages have left, and somebody waits for that.
+    fn has_room_again(&self) -> bool {
+        for outbound in self.outbound.iter().flatten() {
+            if outbound.pending() {
+                return true;
+            }
+        }
+        false
     }
 
     fn collect_delivered(&mut self) {
@@ -327,7 +339,7 @@ impl MasterPort for Tsi721 {
             || self.maintenance.pending()
             || !self.undelivered.is_empty()
             || !self.watch.port_writes.is_empty()
-            || self.outbound.iter().flatten().any(OutboundMailbox::pending)
+            || self.has_room_again()
     }
 
     fn wakes(&self) -> bool {

@@ -121,16 +121,24 @@ impl Tsi721 {
             return None;
         }
         let now = self.watch.now;
-        let outbound = self.outbound.iter().flatten().map(|one| one.engine().deadline(now));
-        let starting = self.inbound.iter().flatten().any(|one| one.is_starting()).then_some(now);
-        let channels = [self.maintenance.engine().deadline(now), self.data.engine().deadline(now)];
         let rest = match (self.signal.wakes(), self.watch.link) {
             (false, _) => LINK,
             (true, true) => REST,
             (true, false) => REST_DOWN,
         };
-        let looks = [starting, self.watch.looked.map(|at| at + rest)];
-        outbound.chain(channels).chain(looks).flatten().min()
+        let mut first = self.watch.looked.map_or(now, |at| at + rest);
+        for at in [self.maintenance.engine().deadline(now), self.data.engine().deadline(now)] {
+            first = at.map_or(first, |at| first.min(at));
+        }
+        for outbound in self.outbound.iter().flatten() {
+            first = outbound.engine().deadline(now).map_or(first, |at| first.min(at));
+        }
+        for inbound in self.inbound.iter().flatten() {
+            if inbound.is_starting() {
+                first = now;
+            }
+        }
+        Some(first)
     }
 
     fn look_at_link(&mut self) {
