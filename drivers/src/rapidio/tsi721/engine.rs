@@ -8,13 +8,15 @@
 
 use super::Error;
 use super::registers::{Tsi721Registers, halves, queue_size};
-use crate::hal::{Arena, Instant, Window};
+use crate::hal::{Arena, Cells, Instant, Window};
 use crate::rapidio::Fault;
 use alloc::collections::VecDeque;
+use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 
 /// Words of the FIFO that the device may use at once: a line.
 const LINE: usize = 64;
+const WORDS: usize = LINE / 8;
 /// Fewest lines of a FIFO.
 const FEWEST_LINES: usize = 32;
 /// How long the device takes to initialize a channel, at most.
@@ -83,6 +85,8 @@ pub struct Engine<T> {
     base: usize,
     ring: Window,
     fifo: Window,
+    /// The same, word by word.
+    words: Cells<AtomicU64>,
     entries: usize,
     lines: usize,
     under_way: VecDeque<Entry<T>>,
@@ -128,11 +132,17 @@ impl<T> Engine<T> {
             arena.free(ring);
             return Err(Error::NoMemory { bytes: fifo_bytes });
         };
+        let Some(words) = Cells::new(&fifo, 0, lines * WORDS) else {
+            arena.free(ring);
+            arena.free(fifo);
+            return Err(Error::NoMemory { bytes: fifo_bytes });
+        };
         let mut engine = Engine {
             layout,
             base,
             ring,
             fifo,
+            words,
             entries,
             lines,
             under_way: VecDeque::with_capacity(entries),
@@ -220,10 +230,10 @@ impl<T> Engine<T> {
     }
 
     fn put(&self, slot: usize, descriptor: &Descriptor) {
-        let words = descriptor.iter().take(self.layout.descriptor / 4);
-        for (n, &word) in words.enumerate() {
-            self.ring.store32(slot * self.layout.descriptor + 4 * n, word);
-        }
+        let words =
+            [0, 2, 4, 6].map(|n| u64::from(descriptor[n]) | u64::from(descriptor[n + 1]) << 32);
+        let count = (self.layout.descriptor / 8).min(words.len());
+        self.ring.store_words(slot * self.layout.descriptor, &words[..count]);
     }
 
     /// Adds a descriptor, if there is room. The device hears of it with the next [`Engine::tell`].
@@ -252,19 +262,19 @@ impl<T> Engine<T> {
 
     /// Whether the device says that something is done, or it was said and not taken.
     pub fn pending(&self) -> bool {
-        self.done > 0 || !self.is_idle() && self.fifo.load64(self.line * LINE) != 0
+        self.done > 0 || !self.is_idle() && self.words.load(self.line * WORDS) != 0
     }
 
     /// Reads the lines of the FIFO that the device has written.
     fn read_fifo(&mut self, registers: &Tsi721Registers) {
-        while self.fifo.load64(self.line * LINE) != 0 {
-            for word in (0..LINE).step_by(8) {
-                let at = self.line * LINE + word;
-                let address = self.fifo.load64(at);
+        while self.words.load(self.line * WORDS) != 0 {
+            for word in 0..WORDS {
+                let at = self.line * WORDS + word;
+                let address = self.words.load(at);
                 if address == 0 {
                     break;
                 }
-                self.fifo.store64(at, 0);
+                self.words.store(at, 0);
                 self.is_done(address);
             }
             self.line = (self.line + 1) % self.lines;
@@ -283,6 +293,14 @@ impl<T> Engine<T> {
         let slot = (offset / size) as usize;
         if slot == self.entries && offset.is_multiple_of(size) {
             return; // the link
+        }
+        if let Some(entry) = self.under_way.get(self.done)
+            && entry.slot == slot
+            && offset.is_multiple_of(size)
+        {
+            self.is_raised |= entry.descriptor[0] & WANTS_INTERRUPT != 0;
+            self.done += 1;
+            return;
         }
         let found = self.under_way.iter().skip(self.done).position(|entry| entry.slot == slot);
         match found.filter(|_| offset.is_multiple_of(size)) {

@@ -2,12 +2,14 @@
 
 use super::Error;
 use super::registers::{Tsi721Registers, doorbells, queue_size};
-use crate::hal::{Arena, Window};
+use crate::hal::{Arena, Cells, Window};
 use crate::rapidio::Doorbell;
+use core::sync::atomic::AtomicU64;
 
 /// Entries of the queue: the fewest that the device has.
 const ENTRIES: usize = 512;
 const ENTRY: usize = 64;
+const WORDS: usize = ENTRY / 8;
 /// What stands in an entry that the device has not written: no doorbell is from id 0xffff.
 const EMPTY: u64 = u64::MAX;
 /// Doorbells that are taken before the device is told, while more are being taken.
@@ -16,6 +18,8 @@ const BATCH: usize = 64;
 /// The queue.
 pub struct DoorbellQueue {
     memory: Window,
+    /// The same, word by word.
+    words: Cells<AtomicU64>,
     read: usize,
     untold: usize,
     /// The bit of a received doorbell may stand.
@@ -27,7 +31,8 @@ impl DoorbellQueue {
     pub fn new(arena: &mut Arena, registers: &Tsi721Registers) -> Result<Self, Error> {
         let bytes = ENTRIES * ENTRY;
         let memory = arena.alloc(bytes, 64).ok_or(Error::NoMemory { bytes })?;
-        let mut queue = DoorbellQueue { memory, read: 0, untold: 0, is_raised: false };
+        let words = Cells::new(&memory, 0, bytes / 8).ok_or(Error::NoMemory { bytes })?;
+        let mut queue = DoorbellQueue { memory, words, read: 0, untold: 0, is_raised: false };
         queue.start(registers);
         Ok(queue)
     }
@@ -49,17 +54,17 @@ impl DoorbellQueue {
 
     /// Whether there is a doorbell.
     pub fn pending(&self) -> bool {
-        self.memory.load64(self.read * ENTRY) != EMPTY
+        self.words.load(self.read * WORDS) != EMPTY
     }
 
     /// The next doorbell.
     pub fn take(&mut self, registers: &Tsi721Registers) -> Option<Doorbell> {
-        let at = self.read * ENTRY;
-        let entry = self.memory.load64(at);
+        let at = self.read * WORDS;
+        let entry = self.words.load(at);
         if entry == EMPTY {
             return None;
         }
-        self.memory.store64(at, EMPTY);
+        self.words.store(at, EMPTY);
         self.read = (self.read + 1) % ENTRIES;
         self.untold += 1;
         self.is_raised = true;

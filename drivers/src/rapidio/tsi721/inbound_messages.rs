@@ -3,8 +3,9 @@
 
 use super::Error;
 use super::registers::{Tsi721Registers, inbound_messages, queue_size};
-use crate::hal::{Arena, Instant, Window};
+use crate::hal::{Arena, Cells, Instant, Window};
 use crate::rapidio::{Mailbox, Message};
+use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 
 /// Entries of both queues of a mailbox.
@@ -13,6 +14,7 @@ const ENTRIES: usize = 128;
 const BUFFERS: usize = ENTRIES - 1;
 const BUFFER: usize = 4096;
 const DESCRIPTOR: usize = 64;
+const WORDS: usize = DESCRIPTOR / 8;
 /// Messages that are taken, and buffers that are given back, before the device is told: it has many more.
 const BATCH: usize = 16;
 
@@ -41,8 +43,8 @@ const WANTED: u32 = ALL & !FREE_LOW;
 
 /// Descriptor: type of a message, in the first word.
 const TYPE_MESSAGE: u32 = 6;
-/// Second word: written by the device, and not read yet.
-const VALID: u32 = 1 << 31;
+/// Second word, which is the upper half of the first eight bytes: written by the device, and not read yet.
+const VALID: u64 = 1 << 63;
 
 const INITIALIZING: Duration = Duration::from_micros(10);
 
@@ -52,6 +54,8 @@ pub struct InboundMailbox {
     base: usize,
     free: Window,
     descriptors: Window,
+    /// The same, word by word.
+    words: Cells<AtomicU64>,
     buffers: Window,
     /// Whose each buffer is: the device's, if true.
     owned: [bool; BUFFERS],
@@ -83,11 +87,14 @@ impl InboundMailbox {
         let bytes = ENTRIES * (BUFFER + DESCRIPTOR + 8);
         let all = arena.alloc(bytes, 4096).ok_or(Error::NoMemory { bytes })?;
         let part = |at, len| all.slice(at, len).ok_or(Error::NoMemory { bytes });
+        let descriptors = part(ENTRIES * BUFFER, ENTRIES * DESCRIPTOR)?;
+        let words = Cells::new(&descriptors, 0, ENTRIES * WORDS);
         let mut inbound = InboundMailbox {
             mailbox,
             base: inbound_messages(mailbox.index()),
             buffers: part(0, ENTRIES * BUFFER)?,
-            descriptors: part(ENTRIES * BUFFER, ENTRIES * DESCRIPTOR)?,
+            descriptors,
+            words: words.ok_or(Error::NoMemory { bytes })?,
             free: part(ENTRIES * (BUFFER + DESCRIPTOR), ENTRIES * 8)?,
             owned: [true; BUFFERS],
             read: 0,
@@ -175,31 +182,27 @@ impl InboundMailbox {
         self.start(registers);
     }
 
-    fn second_word(&self) -> u32 {
-        self.descriptors.load32(self.read * DESCRIPTOR + 4)
-    }
-
     /// Whether there is a message.
+    #[inline]
     pub fn pending(&self) -> bool {
-        self.second_word() & VALID != 0
+        self.words.load(self.read * WORDS) & VALID != 0
     }
 
     /// The next message.
     pub fn receive(&mut self, registers: &Tsi721Registers) -> Option<Message> {
         loop {
-            let second = self.second_word();
-            if second & VALID == 0 {
+            let at = self.read * WORDS;
+            let word = self.words.load(at);
+            if word & VALID == 0 {
                 return None;
             }
-            let at = self.read * DESCRIPTOR;
-            let first = self.descriptors.load32(at);
-            let [low, high] = [8, 12].map(|offset| self.descriptors.load32(at + offset));
-            self.descriptors.store32(at + 4, 0);
+            let (first, second) = (word as u32, (word >> 32) as u32);
+            let address = self.words.load(at + 1);
+            self.words.store(at, 0);
             self.read = (self.read + 1) % ENTRIES;
             self.untold += 1;
             self.is_raised = true;
             self.flush(registers);
-            let address = u64::from(high) << 32 | u64::from(low);
             let Some(buffer) = self.claim(address) else {
                 self.errors += 1;
                 continue;
