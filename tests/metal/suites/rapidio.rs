@@ -2,7 +2,7 @@
 //! in one process.
 
 use drivers::hal::{Instant, Packet, Platform, Port, TransmitError};
-use drivers::rapidio::IdSize;
+use drivers::rapidio::{Doorbell, IdSize};
 use drivers::registry::Class;
 use metal::Metal;
 use models::rapidio::{Answer, Board, End, Network, Shared, Topology};
@@ -199,6 +199,50 @@ fn frames_of_all_sizes_and_broadcasts_cross_two_switches() {
         assert_eq!(nodes[2].frames(), [all]);
         assert_eq!(nodes[0].members.counters().tx_unknown, 2);
     }
+}
+
+#[test]
+fn a_broadcast_goes_to_more_peers_than_a_mailbox_holds() {
+    let (_, mut nodes) = lab("A=s0.0,B=s0.1", IdSize::Small);
+    let mut network = nodes[0].master.network().clone();
+    let one = network.end_points().next().unwrap().clone();
+    // Nobody has these ids, so that each message is told to be undelivered, to whom.
+    network.devices = (10..210)
+        .map(|id| {
+            let mut device = one.clone();
+            device.id = id;
+            device
+        })
+        .collect();
+    let node = &mut nodes[0];
+    node.members.set_network(&network);
+    for id in 10..210 {
+        let to = node.id();
+        assert!(node.members.hear(&Doorbell { from: id, to, info: rionet::JOIN }));
+    }
+    assert_eq!(node.members.active_count(), 200);
+    let all = node.frame([0xff; 6], 64);
+    let mut lost = Vec::new();
+    for round in 1..=2 {
+        assert!(node.rionet.has_room());
+        node.transmit(&all).unwrap();
+        assert!(!node.rionet.has_room() && node.transmit(&all) == Err(TransmitError::Full));
+        for _ in 0..60_000 {
+            node.rionet.flush();
+            node.machine.run();
+            node.now = node.machine.pass(TURN);
+            node.port.borrow_mut().poll(node.now);
+            while let Some(undelivered) = { node.port.borrow_mut().undelivered() } {
+                lost.push(undelivered.to);
+            }
+            if lost.len() == round * 200 {
+                break;
+            }
+        }
+        assert!(node.rionet.has_room(), "it has ended");
+    }
+    assert_eq!(lost, (10..210).chain(10..210).collect::<Vec<u16>>());
+    assert_eq!(node.rionet.counters().tx_frames, 2);
 }
 
 #[test]

@@ -2,12 +2,14 @@
 //! length is padded to a multiple of 8, so that what is behind a packet in a frame that was received is padding.
 //!
 //! A MAC address is made of a destination id. Who takes part says so by doorbells: JOIN, which whoever did not know
-//! it answers, and LEAVE. Broadcasts and groups go to each peer that has joined, one by one.
+//! it answers, and LEAVE. Broadcasts and groups go to each peer that has joined, one by one; to more than a mailbox holds
+//! ([`broadcast`]) in parts.
 //!
 //! A stock peer that believes us to be there does not answer a JOIN: we say LEAVE first, in case we crashed and it
 //! has not noticed. A peer to whom a message cannot be delivered is taken for gone until it joins again, which it is
 //! asked to every few seconds.
 
+mod broadcast;
 mod peers;
 
 use crate::enumeration::Network;
@@ -15,6 +17,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use broadcast::{AT_ONCE, Broadcast};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use drivers::hal::{Frame, Instant, Packet, Port, PortCounters, TransmitError, TransmitProgress};
@@ -89,6 +92,7 @@ pub struct Rionet {
     buffers: Vec<Box<[u8; MOST]>>,
     free: Vec<u32>,
     refused_transmit: Cell<bool>,
+    broadcast: Broadcast,
     counters: PortCounters,
 }
 
@@ -108,6 +112,7 @@ pub fn open(port: &SharedPort) -> (Rionet, Members) {
         buffers: (0..BUFFERS).map(|_| Box::new([0; MOST])).collect(),
         free: (0..BUFFERS as u32).rev().collect(),
         refused_transmit: Cell::new(false),
+        broadcast: Broadcast::new(),
         counters: PortCounters::default(),
     };
     (rionet, Members { port: port.clone(), shared })
@@ -230,6 +235,20 @@ impl Rionet {
         }
     }
 
+    /// Goes on with a broadcast, as far as there is room; whether all have it.
+    fn broadcast(&mut self) -> bool {
+        while self.broadcast.is_under_way() {
+            let shared = self.shared.borrow();
+            let Some((to, frame)) = self.broadcast.next(&shared.peers) else { return true };
+            let packet = Packet { header: frame, payload: &[], trailer: &[] };
+            if self.port.borrow_mut().send(MAILBOX, to, &packet) == Err(SendError::Full) {
+                return false;
+            }
+            self.broadcast.was_sent(to);
+        }
+        true
+    }
+
     fn count(&mut self, packet: &Packet<'_>) {
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += packet.len() as u64;
@@ -293,11 +312,20 @@ impl Port for Rionet {
             return Err(TransmitError::TooLarge);
         };
         if mac[0] & 1 != 0 {
-            // All or none: who is in the middle could not tell who has it.
             let count = self.shared.borrow().peers.active_count();
-            if !self.port.borrow().has_room(MAILBOX, count) {
+            let has_room =
+                self.broadcast() && self.port.borrow().has_room(MAILBOX, count.min(AT_ONCE));
+            if !has_room {
                 self.refuse();
                 return Err(TransmitError::Full);
+            }
+            if count > AT_ONCE {
+                if !self.broadcast.begin(packet) {
+                    return Err(TransmitError::TooLarge);
+                }
+                self.count(packet);
+                self.broadcast();
+                return Ok(());
             }
             for n in 0..count {
                 let Some(id) = self.shared.borrow().peers.active(n) else { break };
@@ -325,6 +353,7 @@ impl Port for Rionet {
     }
 
     fn flush(&mut self) {
+        self.broadcast();
         self.port.borrow_mut().flush();
     }
 
@@ -333,12 +362,15 @@ impl Port for Rionet {
     }
 
     fn pending(&self) -> bool {
-        self.port.borrow().pending() || self.refused_transmit.get() && self.has_room()
+        let port = self.port.borrow();
+        port.pending()
+            || self.refused_transmit.get() && self.has_room()
+            || self.broadcast.is_under_way() && port.has_room(MAILBOX, 1)
     }
 
     fn has_room(&self) -> bool {
-        let most = self.shared.borrow().peers.active_count().max(1);
-        let room = self.port.borrow().has_room(MAILBOX, most);
+        let most = self.shared.borrow().peers.active_count().clamp(1, AT_ONCE);
+        let room = !self.broadcast.is_under_way() && self.port.borrow().has_room(MAILBOX, most);
         if room {
             self.refused_transmit.set(false);
         }

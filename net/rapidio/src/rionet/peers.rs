@@ -73,6 +73,11 @@ impl Peers {
         self.active.get(n).copied()
     }
 
+    /// The first of them whose id is not below this one.
+    pub fn active_from(&self, id: Source) -> Option<Source> {
+        self.active(self.active.partition_point(|active| *active < id))
+    }
+
     /// All that may take part.
     pub fn all(&self) -> Vec<Source> {
         self.all.iter().map(|(id, _)| *id).collect()
