@@ -184,6 +184,12 @@ pub static COMMANDS: &[Command] = &[
     ),
     Command::new(&["show", "version"], &[], "version", Verb::Show(Topic::Version)),
     Command::new(
+        &["show", "upgrade"],
+        &[],
+        "the slots that releases boot from, and which boots",
+        Verb::Show(Topic::Upgrade),
+    ),
+    Command::new(
         &["show", "crash"],
         &[],
         "what was said in panics and exceptions, newest first",
@@ -487,6 +493,18 @@ pub static COMMANDS: &[Command] = &[
         Verb::Manage("usnic", "put"),
     ),
     Command::new(
+        &["upgrade", "confirm"],
+        &[],
+        "what runs on trial counts from now on",
+        Verb::Manage("upgrade", "confirm"),
+    ),
+    Command::new(
+        &["upgrade"],
+        &[Argument::Rest("FROM [force]")],
+        "write a release, from a URL or a disk, into the other slot, and start it on trial",
+        Verb::Manage("upgrade", "write"),
+    ),
+    Command::new(
         &["reboot"],
         &[Argument::Rest("[force]")],
         "restart; with unsaved changes only by `force`",
@@ -622,7 +640,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, usnic, linx, log, config, tls, version, crash, refused, smc",
+                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, usnic, linx, log, config, tls, version, upgrade, crash, refused, smc",
             ),
             (
                 "show smc link",
