@@ -2,13 +2,12 @@
 //! what ran before. From UEFI firmware, on the disk that `./isthmus image qcow2` makes.
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use boot_tests::{boot, named_file};
 use ed25519_dalek::SigningKey;
-use launch::qemu::{Boot, Disk, Firmware, Nic, Spec, Vm};
+use launch::qemu::{Boot, Disk, Firmware, Nic, NicModel, Spec, Vm};
 use launch::release::{public, sign};
 use object::elf::{FileHeader64, PT_LOAD};
 use object::endian::LittleEndian;
@@ -89,7 +88,7 @@ fn reply(mut stream: TcpStream, answer: &Answer) -> Result<()> {
 /// A machine with a disk of its own.
 struct Installed {
     _directory: tempfile::TempDir,
-    disk: PathBuf,
+    disk: Disk,
 }
 
 impl Installed {
@@ -97,7 +96,7 @@ impl Installed {
         let directory = tempfile::tempdir()?;
         let disk = directory.path().join("own.qcow2");
         std::fs::copy(named_file("ISTHMUS_QCOW2")?, &disk)?;
-        Ok(Installed { _directory: directory, disk })
+        Ok(Installed { _directory: directory, disk: Disk::new(disk) })
     }
 
     fn spec(&self) -> Spec {
@@ -105,9 +104,13 @@ impl Installed {
         spec.memory(256).nic(Nic::user()).reboots()
     }
 
-    /// Boots, and takes releases that are signed with [`key`], also after the next start.
+    /// Boots, and takes releases.
     fn boot(&self) -> Result<Vm> {
-        let mut vm = boot(self.spec())?;
+        self.take_releases(boot(self.spec())?)
+    }
+
+    /// Has releases taken that are signed with [`key`], also after the next start.
+    fn take_releases(&self, mut vm: Vm) -> Result<Vm> {
         vm.wait_for("10.0.2.15")?;
         let line = public(&key());
         let digits = line.split('"').nth(1).context("a key")?;
@@ -247,6 +250,72 @@ fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
     ensure!(shown["runs"] == "the disk's own image", "{shown:#}");
     ensure!(shown["slots"][0]["version"] == "", "half a release is none: {shown:#}");
     Ok(())
+}
+
+/// The machine of a server: an NVMe drive, larger than what was written to it, and no virtio device.
+#[test]
+fn an_installed_nvme_drive_boots_keeps_the_configuration_and_is_upgraded() -> Result<()> {
+    let mut machine = Installed::new()?;
+    let raw = machine._directory.path().join("drive");
+    let mut qemu_img = std::process::Command::new("qemu-img");
+    qemu_img.args(["convert", "-O", "raw"]).arg(named_file("ISTHMUS_QCOW2")?).arg(&raw);
+    launch::command::run(&mut qemu_img)?;
+    std::fs::File::options().write(true).open(&raw)?.set_len(4 << 30)?;
+    machine.disk = Disk::new(raw).serial("SYSTEM").nvme(0, 1);
+    let spec = || {
+        let spec = Spec::new(Boot::OwnDisk(machine.disk.clone())).firmware(Firmware::Ovmf);
+        spec.memory(256).nic_of(NicModel::E1000e, Nic::user()).reboots()
+    };
+    let mut vm = machine.take_releases(boot(spec())?)?;
+    vm.run("show devices")?.contains("nvme")?.lacks("virtio")?;
+    let disks = vm.run("show disks --json")?.json()?;
+    ensure!(disks[0]["use"] == "boot", "{disks:#}");
+    vm.run("volume create x size=1MiB disk=0 force")?.contains("never a volume")?;
+    let release = serve(Answer::file(sign(&image()?, 100, "first", &key())))?;
+    upgrade(&mut vm, &release)?;
+    vm.run("upgrade confirm")?.contains("it counts from now on")?;
+    vm.wait_for("slot a has come up")?;
+    drop(vm);
+    let mut vm = boot(spec())?;
+    ensure!(slots(&mut vm)?["runs"] == "a");
+    vm.run("show version")?.contains("kept")?;
+    Ok(())
+}
+
+/// An image that hangs before it can do anything: the machine's watchdog resets it.
+fn a_watchdog_ends_a_trial_that_hangs(device: [&str; 2], name: &str) -> Result<()> {
+    let machine = Installed::new()?;
+    let mut vm = machine.take_releases(boot(machine.spec().extra(device))?)?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["watchdog"] == name && shown["watchdog_seconds"] == 0, "{shown:#}");
+    // A jump to itself.
+    let hangs = serve(Answer::file(sign(&entered(&[0xeb, 0xfe])?, 100, "hangs", &key())))?;
+    vm.serial.send(format!("upgrade {hangs}\r").as_bytes())?;
+    vm.wait_for_within("written, and read back; restarting", START)?;
+    // The front end gives it two minutes, and TCO counts them twice.
+    vm.wait_for_within("slot a did not come up", Duration::from_secs(400))?;
+    vm.wait_for_within(" ready", START)?;
+    vm.wait_ready()?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "the disk's own image" && shown["failed"] == "a", "{shown:#}");
+    // It is let rest when it is not wanted, and watches what runs when it is.
+    ensure!(shown["watchdog_seconds"] == 0, "{shown:#}");
+    vm.run("set system.watchdog 5")?.contains("now")?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["watchdog_seconds"] == 5, "{shown:#}");
+    // Longer than that passes while it is seen to.
+    vm.run("ping 10.0.2.2 15")?.contains("15 of 15")?;
+    Ok(())
+}
+
+#[test]
+fn i6300esb_ends_a_trial_that_hangs() -> Result<()> {
+    a_watchdog_ends_a_trial_that_hangs(["-device", "i6300esb"], "i6300esb")
+}
+
+#[test]
+fn tco_ends_a_trial_that_hangs() -> Result<()> {
+    a_watchdog_ends_a_trial_that_hangs(["-global", "ICH9-LPC.noreboot=false"], "iTCO_wdt")
 }
 
 #[test]
