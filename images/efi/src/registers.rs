@@ -36,6 +36,20 @@ impl Io for Registers {
         unsafe { asm!("out dx, eax", in("dx") CONFIG_DATA, in("eax") value) };
     }
 
+    fn config_write16(&mut self, function: Function, offset: u8, value: u16) {
+        select(function, offset);
+        let port = CONFIG_DATA + u16::from(offset & 2);
+        // SAFETY: as above.
+        unsafe { asm!("out dx, ax", in("dx") port, in("ax") value) };
+    }
+
+    fn config_write8(&mut self, function: Function, offset: u8, value: u8) {
+        select(function, offset);
+        let port = CONFIG_DATA + u16::from(offset & 3);
+        // SAFETY: as above.
+        unsafe { asm!("out dx, al", in("dx") port, in("al") value) };
+    }
+
     fn port_read(&mut self, port: u16) -> u16 {
         let value: u16;
         // SAFETY: as above.

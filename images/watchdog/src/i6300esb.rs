@@ -4,17 +4,19 @@ use crate::{Function, Io};
 
 const ID: u32 = 0x25ab_8086;
 
-// Configuration space. The upper half of the words is reserved.
+// Configuration space.
 const COMMAND: u8 = 0x04;
 const COMMAND_MEMORY: u32 = 1 << 1;
 const BAR: u8 = 0x10;
+/// Of 16 bits, and written as such: QEMU takes nothing else.
 const CONFIG: u8 = 0x60;
 /// No interrupt, a clock of 1 kHz, and a reset at the end.
-const CONFIG_RESETS: u32 = 3;
+const CONFIG_RESETS: u16 = 3;
+/// Of 8 bits, likewise.
 const LOCK: u8 = 0x68;
-const LOCK_ENABLE: u32 = 1 << 1;
+const LOCK_ENABLE: u8 = 1 << 1;
 /// It cannot be changed before the next reset.
-const LOCK_LOCKED: u32 = 1;
+const LOCK_LOCKED: u8 = 1;
 
 // In memory.
 const TIMERS: [u64; 2] = [0x00, 0x04];
@@ -51,8 +53,8 @@ impl Device {
         }
     }
 
-    fn lock(&self, io: &mut dyn Io) -> u32 {
-        io.config_read(self.function, LOCK) & 0xff
+    fn lock(&self, io: &mut dyn Io) -> u8 {
+        io.config_read(self.function, LOCK) as u8
     }
 
     pub fn start(&self, io: &mut dyn Io, seconds: u16) {
@@ -61,7 +63,7 @@ impl Device {
             return self.see_to(io);
         }
         self.stop(io);
-        io.config_write(self.function, CONFIG, CONFIG_RESETS);
+        io.config_write16(self.function, CONFIG, CONFIG_RESETS);
         // Ticks of both stages together are the time.
         let half = u32::from(seconds) * 512;
         for timer in TIMERS {
@@ -69,7 +71,7 @@ impl Device {
             io.memory_write(self.registers + timer, half);
         }
         self.see_to(io);
-        io.config_write(self.function, LOCK, LOCK_ENABLE);
+        io.config_write8(self.function, LOCK, LOCK_ENABLE);
     }
 
     pub fn see_to(&self, io: &mut dyn Io) {
@@ -80,7 +82,7 @@ impl Device {
     pub fn stop(&self, io: &mut dyn Io) {
         self.see_to(io);
         if self.lock(io) & LOCK_LOCKED == 0 {
-            io.config_write(self.function, LOCK, 0);
+            io.config_write8(self.function, LOCK, 0);
         }
     }
 }
@@ -111,7 +113,7 @@ mod tests {
         let one = |address, value| [unlock[0], unlock[1], (address, value)];
         let all = [one(at + 0xc, 0x100), one(at, 5120), one(at + 4, 5120), one(at + 0xc, 0x100)];
         assert_eq!(machine.log, all.concat());
-        assert_eq!(machine.get(AT, super::LOCK), super::LOCK_ENABLE);
+        assert_eq!(machine.get(AT, super::LOCK), super::LOCK_ENABLE.into());
         assert_eq!(machine.get(AT, super::CONFIG), 3);
         watchdog.stop(&mut machine);
         assert_eq!(machine.get(AT, super::LOCK), 0);

@@ -14,6 +14,10 @@ pub trait Io {
     fn config_read(&mut self, function: Function, offset: u8) -> u32;
     /// Writes such.
     fn config_write(&mut self, function: Function, offset: u8, value: u32);
+    /// Writes 16 bits, at a multiple of 2.
+    fn config_write16(&mut self, function: Function, offset: u8, value: u16);
+    /// Writes a byte.
+    fn config_write8(&mut self, function: Function, offset: u8, value: u8);
     /// Reads a port of 16 bits.
     fn port_read(&mut self, port: u16) -> u16;
     /// Writes such.

@@ -36,6 +36,14 @@ impl Io for Machine {
         self.set(function, offset, value);
     }
 
+    fn config_write16(&mut self, function: Function, offset: u8, value: u16) {
+        self.set(function, offset, value.into());
+    }
+
+    fn config_write8(&mut self, function: Function, offset: u8, value: u8) {
+        self.set(function, offset, value.into());
+    }
+
     fn port_read(&mut self, port: u16) -> u16 {
         self.ports.get(&port).copied().unwrap_or(0)
     }

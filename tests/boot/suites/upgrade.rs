@@ -2,7 +2,7 @@
 //! what ran before. From UEFI firmware, on the disk that `./isthmus image qcow2` makes.
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use boot_tests::{boot, named_file};
@@ -33,9 +33,12 @@ fn entered(bytes: &[u8]) -> Result<Vec<u8>> {
         let headers = file.program_headers(LittleEndian, data)?;
         let note = headers.iter().find_map(|header| {
             let mut notes = header.notes(LittleEndian, data).ok()??;
-            let note = notes.next().ok()??;
-            let entry = u32::from_le_bytes(*note.desc().first_chunk()?);
-            (note.n_type(LittleEndian) == 18).then_some(u64::from(entry))
+            loop {
+                let note = notes.next().ok()??;
+                if note.n_type(LittleEndian) == 18 && note.name() == b"Xen" {
+                    break Some(u64::from(u32::from_le_bytes(*note.desc().first_chunk()?)));
+                }
+            }
         });
         let entry = note.context("the image has no PVH entry")?;
         let segment = headers.iter().find(|header| {
@@ -111,7 +114,7 @@ impl Installed {
 
     /// Has releases taken that are signed with [`key`], also after the next start.
     fn take_releases(&self, mut vm: Vm) -> Result<Vm> {
-        vm.wait_for("10.0.2.15")?;
+        has_its_address(&mut vm)?;
         let line = public(&key());
         let digits = line.split('"').nth(1).context("a key")?;
         vm.run(&format!("set system.upgrade_key {digits}"))?.contains("now")?;
@@ -119,6 +122,16 @@ impl Installed {
         vm.run("save")?.contains("saved")?;
         Ok(vm)
     }
+}
+
+/// Waits until DHCP has answered.
+fn has_its_address(vm: &mut Vm) -> Result<()> {
+    let deadline = Instant::now() + START;
+    while !vm.run("show interfaces --json")?.text.contains("10.0.2.15") {
+        ensure!(Instant::now() < deadline, "no address");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
 }
 
 /// Orders an upgrade, and waits until what is started by it has its console.
@@ -166,8 +179,8 @@ fn a_release_is_tried_and_counts_when_it_has_come_up() -> Result<()> {
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "b" && shown["trial"] == false, "{shown:#}");
     ensure!(shown["slots"][0]["version"] == "first", "{shown:#}");
-    // An older one is taken by force only, here from a disk.
-    vm.wait_for("10.0.2.15")?;
+    // An older one is taken by force only.
+    has_its_address(&mut vm)?;
     vm.run(&format!("upgrade {first}"))?.contains("older than what runs")?;
     upgrade(&mut vm, &format!("{first} force"))?;
     ensure!(slots(&mut vm)?["runs"] == "a");
@@ -267,7 +280,7 @@ fn an_installed_nvme_drive_boots_keeps_the_configuration_and_is_upgraded() -> Re
         spec.memory(256).nic_of(NicModel::E1000e, Nic::user()).reboots()
     };
     let mut vm = machine.take_releases(boot(spec())?)?;
-    vm.run("show devices")?.contains("nvme")?.lacks("virtio")?;
+    vm.run("show devices")?.contains("NVMe")?.lacks("virtio")?;
     let disks = vm.run("show disks --json")?.json()?;
     ensure!(disks[0]["use"] == "boot", "{disks:#}");
     vm.run("volume create x size=1MiB disk=0 force")?.contains("never a volume")?;

@@ -1,5 +1,6 @@
 //! The machine's watchdog, by registers of a PC.
 
+use super::paging;
 use super::pci::ConfigSpace;
 use appliance::machine;
 use drivers::hal::{ConfigRegionAccess, PciAddress, Platform, Registers};
@@ -42,6 +43,8 @@ impl machine::Watchdog for PcWatchdog {
 }
 
 const PAGE: u64 = 4096;
+/// Where chipsets have registers of their own: between I/O APICs and local APICs, where no other device may lie.
+const CHIPSET: core::ops::Range<u64> = 0xfec1_0000..0xfee0_0000;
 
 struct PcRegisters {
     pci: &'static ConfigSpace,
@@ -71,6 +74,18 @@ impl Io for PcRegisters {
         unsafe { self.pci.write(place(function), offset.into(), value) };
     }
 
+    fn config_write16(&mut self, function: Function, offset: u8, value: u16) {
+        select(function, offset);
+        // SAFETY: as above.
+        unsafe { Port::new(0xcfc + u16::from(offset & 2)).write(value) };
+    }
+
+    fn config_write8(&mut self, function: Function, offset: u8, value: u8) {
+        select(function, offset);
+        // SAFETY: as above.
+        unsafe { Port::new(0xcfc + u16::from(offset & 3)).write(value) };
+    }
+
     fn port_read(&mut self, port: u16) -> u16 {
         // SAFETY: a port of the watchdog's, which has no memory behind it.
         unsafe { Port::new(port).read() }
@@ -98,6 +113,18 @@ impl Io for PcRegisters {
     }
 }
 
+/// Selects a register at the ports of the host bridge; what is less than 32 bits is written there, however all else is
+/// reached.
+fn select(function: Function, offset: u8) {
+    let Function { device, function } = function;
+    let address = 1 << 31
+        | u32::from(device & 31) << 11
+        | u32::from(function & 7) << 8
+        | u32::from(offset & !3);
+    // SAFETY: the host bridge's address register, which has no effect but on what is written to its data register next.
+    unsafe { Port::new(0xcf8).write(address) };
+}
+
 /// The same while pages can be mapped.
 struct Looking<'a> {
     registers: PcRegisters,
@@ -106,11 +133,19 @@ struct Looking<'a> {
 
 impl Looking<'_> {
     fn map(&mut self, address: u64) {
-        if self.registers.page(address).is_none()
-            && let Some(page) = self.platform.map_registers(address / PAGE * PAGE, PAGE as usize)
-        {
-            self.registers.pages.push((address / PAGE * PAGE, page));
+        if self.registers.page(address).is_some() {
+            return;
         }
+        let (start, len) = (address / PAGE * PAGE, PAGE as usize);
+        let page: Option<Box<dyn Registers>> = match CHIPSET.contains(&start) {
+            true => {
+                // SAFETY: registers of the chipset, which nobody else uses.
+                let page = unsafe { paging::map_registers(start, len, self.platform.arena()) };
+                page.map(|page| Box::new(page) as Box<dyn Registers>)
+            }
+            false => self.platform.map_registers(start, len),
+        };
+        self.registers.pages.extend(page.map(|page| (start, page)));
     }
 }
 
@@ -121,6 +156,14 @@ impl Io for Looking<'_> {
 
     fn config_write(&mut self, function: Function, offset: u8, value: u32) {
         self.registers.config_write(function, offset, value);
+    }
+
+    fn config_write16(&mut self, function: Function, offset: u8, value: u16) {
+        self.registers.config_write16(function, offset, value);
+    }
+
+    fn config_write8(&mut self, function: Function, offset: u8, value: u8) {
+        self.registers.config_write8(function, offset, value);
     }
 
     fn port_read(&mut self, port: u16) -> u16 {
