@@ -5,6 +5,7 @@ mod device;
 mod engines;
 pub(super) mod ntb_perf;
 mod tcp;
+mod told;
 mod transport;
 
 use super::loop_waker::LoopWaker;
@@ -17,12 +18,11 @@ use super::state::State;
 use super::unclaimed_devices::UnclaimedDevice;
 use crate::config::{Config, Ntb, NtbProtocol};
 use crate::families::{self, NTB, OfMeasure, OfNtb};
-use crate::report::Value;
 use core::net::{IpAddr, Ipv4Addr};
-use device::Device;
+use core::time::Duration;
 pub(super) use device::Hardware;
+use device::{Device, Place};
 use drivers::device::Device as FoundDevice;
-use drivers::dma::Carrier;
 use drivers::hal::{Hold, Instant, Platform, Window};
 pub(super) use engines::Engines;
 use ntrdma::{self, Layout, Ntrdma};
@@ -30,13 +30,19 @@ use perf_responders::ntb_perf::NtbPerf;
 use provider_set::ProviderSet;
 use rand_core::RngCore;
 use tcp::Tcp;
+pub(super) use told::{BridgeTold, BridgesTold, LoopBridges, report};
 pub(super) use transport::{TransportEthernet, TransportPort};
+
+/// How often the log is told of what a peer does wrong at most.
+const TELL: Duration = Duration::from_secs(10);
 
 /// A bridge, and what the log was told of it.
 pub(super) struct Bridge {
     /// `ntb` and the number of its `[[ntb]]`.
     pub name: String,
     number: u8,
+    /// The core that is to have it.
+    pub core: Option<u8>,
     /// Largest packet of its interface, if it is to have one.
     mtu: Option<u16>,
     pub device: Device,
@@ -47,6 +53,9 @@ pub(super) struct Bridge {
     state: ntrdma::State,
     taken: bool,
     refused: Option<ntrdma::BadInfo>,
+    /// Violations that the log was told of, and when it may be told again.
+    violations: u64,
+    violations_due: Instant,
     /// The way of Ethernet frames to the control plane and from it, if they are wanted.
     ethernet: Option<PuntQueue>,
     frame: Vec<u8>,
@@ -183,7 +192,8 @@ impl Bridge {
         let mut opened = opened.map_err(|error| format!("ntb.{number}: {error}"))?;
         let ntrdma = provider(number, ntb, opened.exposed(), rng)?;
         let engine = engines.serve(&format!("ntb{number}"), &mut *opened, platform);
-        Ok((Self::new(number, Device::Bridge(device, opened, engine), ntb), ntrdma))
+        let place = Place { driver: device.driver(), location: device.location().to_string() };
+        Ok((Self::new(number, Device::Bridge(place, opened, engine), ntb), ntrdma))
     }
 
     fn new(number: usize, device: Device, ntb: &Ntb) -> Self {
@@ -195,6 +205,7 @@ impl Bridge {
         Bridge {
             name: format!("ntb{number}"),
             number: number as u8,
+            core: ntb.core,
             mtu: ntb.mtu,
             device,
             measure,
@@ -202,17 +213,26 @@ impl Bridge {
             state,
             taken,
             refused,
+            violations: 0,
+            violations_due: Instant::ZERO,
             ethernet,
             frame: Vec::new(),
         }
     }
 
-    /// Makes an interface of the control plane's over the bridge, number `index`, if it is to have one.
-    pub fn interface(&mut self, index: usize, waker: &LoopWaker) -> Option<PortSlot> {
+    /// Makes an interface of the control plane's over the bridge, number `index`, if it is to have one: between the first
+    /// loop, with `control`, and that of core `core`, with `plane`.
+    pub fn interface(
+        &mut self,
+        index: usize,
+        core: usize,
+        control: &LoopWaker,
+        plane: &LoopWaker,
+    ) -> Option<PortSlot> {
         let mtu = self.mtu?;
         // Locally administered, and the same in each life: the peer remembers it.
         let mac = [2, b'N', b'T', b'B', self.number, self.device.side()];
-        let (punt_port, punt_queue) = punt::connect(mac, mtu.into(), punt::RING, waker, waker);
+        let (punt_port, punt_queue) = punt::connect(mac, mtu.into(), punt::RING, control, plane);
         self.ethernet = Some(punt_queue);
         Some(PortSlot {
             name: format!("net{index}"),
@@ -223,7 +243,7 @@ impl Bridge {
             addresses: Addresses::default(),
             link: false,
             had_link: false,
-            core: 0,
+            core,
             place: PortSlot::NO_PORT,
             punt_port: Some(punt_port),
             forwarding: None,
@@ -268,6 +288,12 @@ impl Bridge {
         let more = devices.poll_bridge(number, self.device.bridge(), now);
         let before = self.state;
         let ntrdma = devices.ntrdma(number);
+        if let Some(counters) = ntrdma.map(Ntrdma::counters)
+            && counters.violations != self.violations
+            && now >= self.violations_due
+        {
+            self.tell_violation(counters, now);
+        }
         let up = match ntrdma.map(Ntrdma::link) {
             Some(state)
                 if state != before
@@ -288,6 +314,16 @@ impl Bridge {
         match &mut self.device {
             Device::Tcp(tcp) => tcp.poll(networks, self.state, now),
             Device::Bridge(..) => 0,
+        }
+    }
+
+    /// What the peer wrote that no honest one does; now and then, however often it is.
+    #[cold]
+    fn tell_violation(&mut self, counters: &ntrdma::Counters, now: Instant) {
+        let more = counters.violations - self.violations;
+        (self.violations, self.violations_due) = (counters.violations, now + TELL);
+        if let Some(what) = counters.last_violation {
+            log::warn!("{}: the peer wrote {what}: {more} such things, refused", self.name);
         }
     }
 
@@ -314,16 +350,6 @@ impl Bridge {
     }
 }
 
-/// How the link stands, in a word.
-fn state_name(state: ntrdma::State) -> &'static str {
-    match state {
-        ntrdma::State::Down => "down",
-        ntrdma::State::Greeting => "waits for the peer",
-        ntrdma::State::Clearing | ntrdma::State::Introducing => "coming up",
-        ntrdma::State::Up => "up",
-    }
-}
-
 /// The place of the bridge of this name, or of the first without a name.
 #[cold]
 fn place(bridges: &[OfNtb<Bridge>], name: Option<&str>) -> Result<usize, String> {
@@ -347,67 +373,29 @@ pub(super) fn reset(state: &mut State, words: &[&str]) -> Result<(), String> {
         [name] => Some(*name),
         _ => return Err("accepted: the name of one bridge".into()),
     };
-    let place = place(&state.plane.bridges, name)?;
-    let rdma_stack = state.plane.rdma_stack.as_mut();
-    let ntrdma = rdma_stack
-        .and_then(|rdma_stack| rdma_stack.providers.ntrdma_mut(place))
-        .ok_or("there is no bridge")?;
-    ntrdma.reset_link().then_some(()).ok_or_else(|| "the link is not up".into())
+    let found = place(&state.plane.bridges, name).map(|place| state.plane.reset_bridge(place));
+    let is_up = match (found, state.bridge_elsewhere(name)) {
+        (Ok(reset), _) => reset,
+        (Err(why), None) => return Err(why),
+        (Err(_), Some((worker, place, is_up))) => {
+            let order = move |plane: &mut DataPlane| _ = plane.reset_bridge(place);
+            if is_up && !state.workers[worker].tell(order) {
+                return Err("its core is busy: try again".into());
+            }
+            is_up
+        }
+    };
+    is_up.then_some(()).ok_or_else(|| "the link is not up".into())
 }
 
-/// What `show ntb` tells.
-pub(super) fn report(state: &State) -> Value {
-    let plane = &state.plane;
-    let stacks = plane.rdma_stack.iter();
-    let ntrdma = stacks.flat_map(|rdma_stack| rdma_stack.providers.bridges());
-    let rows = plane.bridges.iter().zip(ntrdma).map(|(bridge, ntrdma)| {
-        let (used, free) = ntrdma.queue_pairs();
-        let counters = ntrdma.counters();
-        let device = &bridge.device;
-        let engine = device.carrier().map(Carrier::counters);
-        Value::object([
-            ("name", bridge.name.clone().into()),
-            ("link", state_name(ntrdma.link()).into()),
-            ("address", Value::display(ntrdma.local())),
-            ("peer", Value::display(ntrdma.remote())),
-            ("device", device.name().into()),
-            ("connection", device.connection().into()),
-            ("side", device.side().into()),
-            ("doorbell", device.doorbell().into()),
-            ("link_speed", device.link_speed().into()),
-            ("carried_by", device.carried_by().into()),
-            ("bytes_by_cpu", device.carrier().map(Carrier::bytes_by_cpu).into()),
-            ("bytes_by_engine", engine.map(|counters| counters.bytes).into()),
-            ("engine_resets", engine.map(|counters| counters.resets).into()),
-            ("engine_completions_missed", engine.map(|counters| counters.missed).into()),
-            ("engines_lost", counters.engines_lost.into()),
-            ("window", Value::Bytes(device.window() as u64)),
-            ("exposed", Value::Bytes(device.exposed() as u64)),
-            ("queue_pairs", used.into()),
-            ("queue_pairs_free", free.into()),
-            ("connections", ntrdma.connections().into()),
-            ("link_up", counters.link_up.into()),
-            ("link_down", counters.link_down.into()),
-            ("entries_sent", counters.entries_sent.into()),
-            ("entries_received", counters.entries_received.into()),
-            ("frames_sent", counters.frames_sent.into()),
-            ("frames_received", counters.frames_received.into()),
-            ("frames_lost", counters.frames_lost.into()),
-            ("batches", counters.batches.into()),
-            ("bytes_staged", counters.bytes_staged.into()),
-            ("bytes_placed", counters.bytes_placed.into()),
-            ("not_ready", counters.not_ready.into()),
-            ("qp_errors", counters.qp_errors.into()),
-            ("violations", (counters.violations + device.violations()).into()),
-            ("interrupts", device.interrupts().into()),
-            ("measured", bridge.measure.as_ref().map_or(Value::None, |m| ntb_perf::table(m))),
-        ])
-    });
-    let transports = plane.transports.iter().map(|transport| {
-        let slot = state.ports.iter().find(|slot| transport.is_of(slot));
-        transport.report(slot.map(|slot| slot.name.clone()))
-    });
-    Value::list(rows.chain(transports).collect::<Vec<_>>())
+impl DataPlane {
+    /// Takes the link of the bridge at a place down; false if it is not up.
+    #[cold]
+    fn reset_bridge(&mut self, place: usize) -> bool {
+        let rdma_stack = self.rdma_stack.as_mut();
+        let ntrdma = rdma_stack.and_then(|stack| stack.providers.ntrdma_mut(place));
+        ntrdma.is_some_and(Ntrdma::reset_link)
+    }
 }
 
 /// What carries the bytes of a bridge over TCP, as a service.

@@ -13,6 +13,7 @@
 
 use super::disks::{DiskSlot, Role};
 use super::network::Network;
+use super::plane::DataPlane;
 use super::state::{End, State};
 use core::time::Duration;
 use drivers::hal::{Disk, Features, Instant, Operation, Request, SubmitError, Window};
@@ -103,6 +104,12 @@ impl Ending {
                 if state.is_shut_down(networks) || now >= self.deadline {
                     self.step = Step::Console;
                     self.deadline = now + CONSOLE;
+                    if self.how.is_some() {
+                        // Meanwhile other loops tell the machines across their bridges.
+                        for worker in &mut state.workers {
+                            worker.tell(DataPlane::leave_bridges);
+                        }
+                    }
                 }
                 None
             }

@@ -19,9 +19,13 @@ use core::time::Duration;
 use drivers::hal::{Arena, Instant, PortCounters};
 use net::PortAddresses;
 use net::capture::Capture;
+use ntrdma::Ntrdma;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use verbs::Provider;
+
+/// How soon a loop that halts looks again for a DMA engine beside a bridge, which interrupts nobody.
+const ENGINE: Duration = Duration::from_micros(50);
 
 /// One loop's data plane.
 pub(super) struct DataPlane {
@@ -87,15 +91,22 @@ pub(super) struct PlaneReport {
 }
 
 impl DataPlane {
-    /// A plane of another core than the first, over `ports`.
-    pub fn new(settings: Settings, ports: Vec<PlanePort>, now: Instant) -> Self {
+    /// A plane of another core than the first, over `ports` and bridges.
+    pub fn new(
+        settings: Settings,
+        ports: Vec<PlanePort>,
+        bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
+        now: Instant,
+    ) -> Self {
         let Settings { config, arena, seed, storage } = settings;
         let mut rng = ChaCha12Rng::from_seed(seed);
+        let (mut bridges, ntrdma): (Vec<_>, Vec<_>) = bridges.into_iter().unzip();
         let mut rdma_stack = config
             .roce
             .enabled
-            .then(|| RdmaStack::new(&config, &ports, Vec::new(), &mut rng))
+            .then(|| RdmaStack::new(&config, &ports, ntrdma, false, &mut rng))
             .flatten();
+        bridges.retain(|_| rdma_stack.is_some());
         let services = Services::of(&config, rdma_stack.as_mut());
         let storage = match (storage, &mut rdma_stack) {
             (Some(seat), Some(stack)) => Storage::following(seat, &mut stack.providers),
@@ -109,7 +120,7 @@ impl DataPlane {
             arena,
             rng: Box::new(rng),
             rdma_stack,
-            bridges: Vec::new(),
+            bridges,
             rapidio: Vec::new(),
             linx: None,
             transports: Vec::new(),
@@ -279,7 +290,10 @@ impl DataPlane {
         let udp = self.udp_engines.due();
         let memory = self.retired_timeout();
         let bridges = self.transport_timeout();
-        Instant::first([link, self.rapidio_timeout(), bridges, self.fabric_timeout(), udp, memory])
+        let engines = self.bridges.iter().any(|bridge| bridge.device.is_busy());
+        let engines = engines.then(|| self.now + ENGINE);
+        let fabric = self.fabric_timeout();
+        Instant::first([link, self.rapidio_timeout(), bridges, engines, fabric, udp, memory])
     }
 
     /// Takes note of the addresses that a port has now.

@@ -1,5 +1,6 @@
 //! Which loop gets which port.
 
+use super::bridge::Bridge;
 use super::forwarding;
 use super::loop_waker::LoopWaker;
 use super::plane::Settings;
@@ -7,14 +8,23 @@ use super::ports::{PlanePort, PortSlot};
 use super::punt;
 use super::worker::{self, Dealt, Worker};
 use crate::config::Config;
+use crate::families::OfNtb;
 use crate::machine::SpareCore;
-use drivers::hal::Port;
+use drivers::hal::{Interrupt, Port};
+use ntrdma::Ntrdma;
 
-/// A core that has no loop yet, and the ports that are meant for it.
+/// A core that has no loop yet, and the ports and bridges that are meant for it.
 struct Spare {
     core: Box<dyn SpareCore>,
     waker: LoopWaker,
     ports: Vec<Dealt>,
+    bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
+}
+
+impl Spare {
+    fn is_wanted(&self) -> bool {
+        !self.ports.is_empty() || !self.bridges.is_empty()
+    }
 }
 
 /// The loops, before they run.
@@ -23,6 +33,8 @@ pub(super) struct Loops {
     waker: LoopWaker,
     /// Ports of the first loop, with their numbers.
     pub own: Vec<(usize, PlanePort)>,
+    /// Its bridges.
+    pub own_bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
     /// Ports beside these, by which it reaches those of other loops for its engines over UDP: with the numbers of those.
     pub forwarding: Vec<(usize, PlanePort)>,
     /// The other cores, from 1 on.
@@ -34,9 +46,56 @@ impl Loops {
     pub fn new(spare: Vec<Box<dyn SpareCore>>, waker: LoopWaker) -> Self {
         let spare = spare.into_iter().map(|core| {
             let waker = LoopWaker::new(core.ipi());
-            Spare { core, waker, ports: Vec::new() }
+            Spare { core, waker, ports: Vec::new(), bridges: Vec::new() }
         });
-        Loops { waker, own: Vec::new(), forwarding: Vec::new(), spare: spare.collect() }
+        Loops {
+            waker,
+            own: Vec::new(),
+            own_bridges: Vec::new(),
+            forwarding: Vec::new(),
+            spare: spare.collect(),
+        }
+    }
+
+    /// The core of that number, for a device whose interrupts `route` can have sent there; None for the first, or where that
+    /// is not possible, which the log is told.
+    fn of_core<'a>(
+        spare: &'a mut [Spare],
+        wanted: usize,
+        name: &str,
+        route: impl FnOnce(Interrupt) -> bool,
+    ) -> Option<&'a mut Spare> {
+        let other = wanted.checked_sub(1)?;
+        let last = spare.len();
+        let Some(spare) = spare.get_mut(other) else {
+            log::error!("{name}: there is no core {wanted}; accepted: 0 to {last}");
+            return None;
+        };
+        if !spare.core.interrupt().is_some_and(route) {
+            log::warn!("{name}: cannot interrupt core {wanted}; it stays on core 0");
+            return None;
+        }
+        Some(spare)
+    }
+
+    /// Gives a bridge to the loop that the configuration names, or to the first. `interface` is told the number of the core,
+    /// how the first loop is woken, and how that one is.
+    pub fn deal_bridge(
+        &mut self,
+        mut bridge: OfNtb<Bridge>,
+        ntrdma: Ntrdma,
+        wanted: Option<u8>,
+        interface: impl FnOnce(&mut Bridge, usize, &LoopWaker, &LoopWaker),
+    ) {
+        let wanted = wanted.map_or(0, usize::from);
+        let (name, device) = (bridge.name.clone(), &mut bridge.device);
+        let found = Self::of_core(&mut self.spare, wanted, &name, |one| device.route(one));
+        let Some(spare) = found else {
+            interface(&mut bridge, 0, &self.waker, &self.waker);
+            return self.own_bridges.push((bridge, ntrdma));
+        };
+        interface(&mut bridge, wanted, &self.waker, &spare.waker);
+        spare.bridges.push((bridge, ntrdma));
     }
 
     /// Gives a port to the loop that the configuration names, or to the first.
@@ -52,18 +111,8 @@ impl Loops {
         let place = self.own.len();
         let slot = PortSlot { driver, ..PortSlot::new(name, location, &*port, place) };
         let wanted = config.net(number, slot.mac, &slot.location).core.map_or(0, usize::from);
-        let taken = wanted.checked_sub(1).and_then(|other| {
-            let last = self.spare.len();
-            let Some(spare) = self.spare.get_mut(other) else {
-                log::error!("{}: there is no core {wanted}; accepted: 0 to {last}", slot.name);
-                return None;
-            };
-            if !spare.core.interrupt().is_some_and(|interrupt| port.route(&interrupt)) {
-                log::warn!("{}: cannot interrupt core {wanted}; it stays on core 0", slot.name);
-                return None;
-            }
-            Some(spare)
-        });
+        let route = |interrupt: Interrupt| port.route(&interrupt);
+        let taken = Self::of_core(&mut self.spare, wanted, &slot.name, route);
         let Some(spare) = taken else {
             self.own
                 .push((number, PlanePort::new(slot.name.clone(), port, config.services.udp_echo)));
@@ -103,19 +152,19 @@ impl Loops {
         slot
     }
 
-    /// The loops that got ports: the numbers of their cores, and how they are woken.
+    /// The loops that got ports or bridges: the numbers of their cores, and how they are woken.
     pub fn with_ports(&self) -> Vec<(usize, LoopWaker)> {
-        let with_ports = self.spare.iter().zip(1..).filter(|(spare, _)| !spare.ports.is_empty());
+        let with_ports = self.spare.iter().zip(1..).filter(|(spare, _)| spare.is_wanted());
         with_ports.map(|(spare, number)| (number, spare.waker.clone())).collect()
     }
 
-    /// Starts the loops that got ports, each with what `settings` gives for the number of its core.
+    /// Starts the loops that got ports or bridges, each with what `settings` gives for the number of its core.
     pub fn start(self, mut settings: impl FnMut(usize, &LoopWaker) -> Settings) -> Vec<Worker> {
-        let with_ports = self.spare.into_iter().zip(1..).filter(|(s, _)| !s.ports.is_empty());
-        let start = |(Spare { core, waker, ports }, number)| {
+        let with_ports = self.spare.into_iter().zip(1..).filter(|(spare, _)| spare.is_wanted());
+        let start = |(Spare { core, waker, ports, bridges }, number)| {
             let (worker, orders) = worker::orders(number, waker.clone());
             let settings = settings(number, &waker);
-            worker::Start { settings, ports, orders, waker }.on(core);
+            worker::Start { settings, core: number, ports, bridges, orders, waker }.on(core);
             worker
         };
         with_ports.map(start).collect()

@@ -29,11 +29,13 @@ pub(super) struct Outgoing {
 }
 
 impl RdmaStack {
-    /// A provider over `ports` and bridges; None if there are neither.
+    /// A provider over `ports` and bridges. None if there are neither, and `wanted` says that nobody needs one all the
+    /// same: the first loop has what the servers of other loops are made after.
     pub fn new(
         config: &Config,
         ports: &[PlanePort],
         ntrdma: Vec<Ntrdma>,
+        wanted: bool,
         rng: &mut dyn RngCore,
     ) -> Option<Self> {
         let mut configs = ports.iter().map(|slot| PortConfig {
@@ -43,7 +45,7 @@ impl RdmaStack {
         });
         // Without an address, a port reaches nobody.
         let nowhere = PortConfig { mac: [2, 0, 0, 0, 0, 0], addresses: Vec::new(), mtu: 1500 };
-        let first = configs.next().or((!ntrdma.is_empty()).then_some(nowhere))?;
+        let first = configs.next().or((wanted || !ntrdma.is_empty()).then_some(nowhere))?;
         let mut roce = Roce::new(first, limits(config), rng);
         for config in configs {
             roce.add_port(config);

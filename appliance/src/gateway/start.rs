@@ -263,18 +263,25 @@ impl Gateway {
             transports.push(transport);
             ports.push(slot);
         }
-        let (mut bridges, ntrdma): (Vec<_>, Vec<_>) = opened.ntrdma.into_iter().unzip();
-        for bridge in &mut bridges {
+        for (bridge, ntrdma) in opened.ntrdma {
             let index = ports.len();
-            let Some(slot) = bridge.interface(index, &waker) else { continue };
-            let (tls, seed) = (shared.clone(), rng.next_u64());
-            networks.push(Network::new(&slot, index, config, tls, seed, now));
-            ports.push(slot);
+            let core = bridge.core;
+            loops.deal_bridge(bridge, ntrdma, core, |bridge, core, control, plane| {
+                let Some(slot) = bridge.interface(index, core, control, plane) else { return };
+                let (tls, seed) = (shared.clone(), rng.next_u64());
+                networks.push(Network::new(&slot, index, config, tls, seed, now));
+                ports.push(slot);
+            });
         }
+        let own_bridges = loops.own_bridges.drain(..);
+        let (mut bridges, ntrdma): (Vec<_>, Vec<_>) = own_bridges.unzip();
         let mut own_ports: Vec<usize> = loops.own.iter().map(|(index, _)| *index).collect();
         let mut devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
-        let rdma_stack =
-            config.roce.enabled.then(|| RdmaStack::new(config, &devices, ntrdma, &mut *rng));
+        let others = !loops.with_ports().is_empty();
+        let rdma_stack = config
+            .roce
+            .enabled
+            .then(|| RdmaStack::new(config, &devices, ntrdma, others, &mut *rng));
         let mut rdma_stack = rdma_stack.flatten();
         // Behind those that RDMA is on.
         for (index, port) in loops.forwarding.drain(..) {

@@ -4,17 +4,20 @@
 //! that nobody waits for it.
 
 use super::NAP;
+use super::bridge::{Bridge, BridgesTold, LoopBridges};
 use super::forwarding::Forwarded;
 use super::loop_waker::LoopWaker;
 use super::plane::{DataPlane, PlaneReport, Settings};
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
 use super::storage_rows::{RowsTold, StorageRows};
+use crate::families::OfNtb;
 use crate::loops::Stage;
 use crate::machine::{Core, SpareCore};
 use core::time::Duration;
 use drivers::hal::{Instant, Port};
 use net::refusal::Refusals;
+use ntrdma::Ntrdma;
 use rtrb::{Consumer, Producer, RingBuffer};
 use spin::Mutex;
 use std::sync::Arc;
@@ -38,6 +41,7 @@ struct Told {
     /// What was refused there, until the control plane takes note.
     refused: Refusals,
     storage: Arc<StorageRows>,
+    bridges: Arc<BridgesTold>,
 }
 
 /// Where it does. The lock is held for as long as a copy takes.
@@ -98,7 +102,10 @@ impl Ways {
 /// What a loop starts with; moved to its core, where the plane is made.
 pub(super) struct Start {
     pub settings: Settings,
+    /// Number of the core.
+    pub core: usize,
     pub ports: Vec<Dealt>,
+    pub bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
     pub orders: Orders,
     pub waker: LoopWaker,
 }
@@ -131,6 +138,11 @@ impl Worker {
         self.board.lock().storage.clone()
     }
 
+    /// What it tells of its bridges.
+    pub fn bridges(&self) -> Arc<BridgesTold> {
+        self.board.lock().bridges.clone()
+    }
+
     /// Moves what the loop has refused into `refused`.
     pub fn take_refusals(&self, refused: &mut Refusals) {
         refused.absorb(&mut self.board.lock().refused);
@@ -147,6 +159,8 @@ impl Start {
 /// The loop.
 struct Loop {
     core: Box<dyn Core>,
+    /// Its number.
+    number: usize,
     plane: DataPlane,
     /// By place of the port.
     ways: Vec<Ways>,
@@ -154,6 +168,7 @@ struct Loop {
     /// When it tells of itself next.
     report_due: Instant,
     rows_told: RowsTold,
+    bridges_told: LoopBridges,
     waker: LoopWaker,
 }
 
@@ -164,10 +179,11 @@ impl Loop {
             (PlanePort::new(name, port, echo), Ways { punt_queue, forwarded })
         };
         let (ports, ways): (Vec<_>, _) = start.ports.into_iter().map(made).unzip();
-        let plane = DataPlane::new(start.settings, ports, core.now());
+        let plane = DataPlane::new(start.settings, ports, start.bridges, core.now());
         let report_due = Instant::ZERO;
-        let (rows_told, waker) = (RowsTold::default(), start.waker);
-        Loop { core, plane, ways, orders: start.orders, report_due, rows_told, waker }
+        let (rows_told, bridges_told) = (RowsTold::default(), LoopBridges::default());
+        let Start { core: number, orders, waker, .. } = start;
+        Loop { core, number, plane, ways, orders, report_due, rows_told, bridges_told, waker }
     }
 
     fn run(mut self) -> ! {
@@ -186,11 +202,15 @@ impl Loop {
     fn tell(&mut self, now: Instant, halting: bool) {
         self.report_due = now + REPORT_INTERVAL;
         let rows = self.rows_told.news(&self.plane.storage, now);
+        let bridges = self.bridges_told.news(&self.plane, self.number, now);
         let mut told = self.orders.board.lock();
         (told.at, told.halting) = (now, halting);
         self.plane.report_into(&mut told.plane);
         if let Some(rows) = rows {
             told.storage = rows;
+        }
+        if let Some(bridges) = bridges {
+            told.bridges = bridges;
         }
         if let Some(rdma_stack) = &mut self.plane.rdma_stack {
             told.refused.absorb(rdma_stack.providers.roce.refusals());

@@ -29,7 +29,7 @@ pub(super) enum Signal {
 }
 
 /// The registers of a bridge.
-pub(super) trait Chip {
+pub(super) trait Chip: Send {
     /// Whether the other side is there; asked every [`LOOK`].
     fn link(&mut self, now: Instant) -> bool;
 
@@ -44,6 +44,9 @@ pub(super) trait Chip {
 
     /// Forgets what the peer has written to ours.
     fn clear_scratchpads(&mut self);
+
+    /// Says again what this side says of itself where the peer can write over it.
+    fn renew(&mut self) {}
 
     /// Reads one of ours.
     fn scratchpad(&self, n: usize) -> u32;
@@ -171,12 +174,26 @@ impl<C: Chip> NtbDevice for Hardware<C> {
         self.chip.set_interrupts(wanted);
     }
 
+    fn route(&mut self, interrupt: Interrupt) -> bool {
+        let Some((_, msix)) = &mut self.interrupt else { return false };
+        if !msix.route(0, &interrupt) {
+            return false;
+        }
+        self.seen = interrupt.raised().load(Ordering::Relaxed);
+        self.interrupt = self.interrupt.take().map(|(_, msix)| (interrupt, msix));
+        true
+    }
+
     fn interrupts(&self) -> u64 {
         self.raised()
     }
 
     fn pending(&self) -> bool {
         self.was_rung || self.chip.is_rung()
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.waiting.is_empty() || !self.carrier.is_idle()
     }
 
     fn use_engine(&mut self, channel: Box<dyn Channel>, arena: &mut Arena) -> bool {
@@ -224,6 +241,10 @@ impl<C: Chip> Ntb for Hardware<C> {
 
     fn clear_scratchpads(&mut self) {
         self.chip.clear_scratchpads();
+    }
+
+    fn renew(&mut self) {
+        self.chip.renew();
     }
 
     fn scratchpad(&self, n: usize) -> u32 {

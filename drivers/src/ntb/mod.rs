@@ -16,7 +16,7 @@ pub use shared::{SharedMemory, Side};
 pub use stream::Stream;
 
 use crate::dma::{Carrier, Channel, Dma};
-use crate::hal::{Arena, Window};
+use crate::hal::{Arena, Interrupt, Window};
 use alloc::boxed::Box;
 
 /// Scratchpads that every bridge has.
@@ -76,7 +76,7 @@ pub trait Bridge: Ntb + Dma {}
 impl<T: Ntb + Dma + ?Sized> Bridge for T {}
 
 /// A bridge that was set up, as whoever runs its loop sees it.
-pub trait NtbDevice: Bridge {
+pub trait NtbDevice: Bridge + Send {
     /// As the provider over it has it.
     fn bridge(&mut self) -> &mut dyn Bridge;
     /// Which of its two sides is this machine's.
@@ -87,10 +87,20 @@ pub trait NtbDevice: Bridge {
     fn wakes(&self) -> bool;
     /// Asks for interrupts when the peer rings from now on, or for none. What it rang before raises none.
     fn set_interrupts(&mut self, wanted: bool);
+    /// Sends its interrupts to another core, as messages of `interrupt`, before it is used. False if it cannot: then they go
+    /// where they went.
+    fn route(&mut self, _interrupt: Interrupt) -> bool {
+        false
+    }
     /// Interrupts so far.
     fn interrupts(&self) -> u64;
     /// Whether it was rung since [`Ntb::rung`] was asked.
     fn pending(&self) -> bool;
+    /// Whether something waits for a DMA engine, which interrupts nobody: signals, the ends of requests. Who halts looks
+    /// again soon.
+    fn is_busy(&self) -> bool {
+        false
+    }
     /// What writes through it, if that can be a channel of a DMA engine.
     fn carrier(&self) -> Option<&Carrier> {
         None

@@ -8,6 +8,7 @@ mod arguments;
 mod device;
 pub mod ivshmem;
 mod kvm;
+pub mod plugin;
 mod port;
 mod program;
 mod qmp;

@@ -191,77 +191,96 @@ impl Pool {
 
     /// Writes bytes behind those of a chain; false, and nothing is done, if its account has no room.
     pub fn append(&mut self, chain: &mut Chain, bytes: &[u8]) -> bool {
-        let (end, room) = match self.slots.get(chain.last as usize) {
+        self.append_behind(chain, 0, bytes).is_some()
+    }
+
+    /// As [`Pool::append`], with a hole between of so many bytes, as [`Pool::fill`] fills it, of a piece at most: where it
+    /// is. It lies in one piece.
+    #[inline(never)]
+    pub fn append_behind(&mut self, chain: &mut Chain, hole: usize, bytes: &[u8]) -> Option<usize> {
+        let Pool { memory, slots, free, accounts, .. } = self;
+        let (len, before) = (hole + bytes.len(), chain.last);
+        let (used, room) = match slots.get(before as usize) {
             Some(slot) => {
                 let used = usize::from(slot.start) + usize::from(slot.len);
-                (chain.last as usize * PIECE + used, PIECE - used)
+                (used, if hole > PIECE - used { 0 } else { PIECE - used })
             }
             None => (0, 0),
         };
-        let here = bytes.len().min(room);
-        let mut left = bytes.len() - here;
-        if left > self.room(chain.account) {
-            return false;
-        }
-        // What lies side by side is written at once: `stretch` bytes from `start`, which are the first of `rest`.
-        let (mut start, mut stretch, mut rest) = (end, here, bytes);
-        let (mut last, mut next) = (chain.last, self.free);
-        while left > 0 {
-            let Some(slot) = self.slots.get_mut(next as usize) else { return false };
-            let len = left.min(PIECE);
-            *slot = Slot { next: slot.next, start: 0, len: len as u16 };
-            let (piece, behind) = (next, slot.next);
-            if piece as usize * PIECE != start + stretch {
-                let (written, others) = rest.split_at(stretch);
-                self.write(start, written);
-                (start, stretch, rest) = (piece as usize * PIECE, 0, others);
+        let here = len.min(room);
+        let pieces = (len - here).div_ceil(PIECE);
+        let (mut piece, mut at) = (before, used);
+        // Bits of the distances of pieces that do not lie side by side.
+        let mut gaps = 0;
+        if pieces > 0 {
+            let account = accounts.get_mut(usize::from(chain.account.0))?;
+            let held = account.held + pieces as u32;
+            if held > account.most {
+                return None;
             }
-            (last, next) = (piece, behind);
-            stretch += len;
-            left -= len;
-        }
-        self.write(start, &rest[..stretch]);
-        let taken = (bytes.len() - here).div_ceil(PIECE) as u32;
-        let first = core::mem::replace(&mut self.free, next);
-        if let Some(slot) = self.slots.get_mut(chain.last as usize) {
-            slot.len += here as u16;
-        }
-        if taken > 0 {
-            // Free pieces are chained already, and stay so.
-            self.set_next(last, NONE);
-            match self.slots.get_mut(chain.last as usize) {
-                Some(slot) => slot.next = first,
+            // So many are free, and chained already; they stay so.
+            account.held = held;
+            let first = *free;
+            match slots.get_mut(before as usize) {
+                Some(slot) => (slot.len, slot.next) = (slot.len + here as u16, first),
                 None => chain.first = first,
             }
-            chain.last = last;
-        }
-        chain.pieces += taken;
-        chain.len += bytes.len() as u32;
-        if let Some(account) = self.accounts.get_mut(usize::from(chain.account.0)) {
-            account.held += taken;
-        }
-        true
-    }
-
-    /// As [`Pool::append`], of few bytes: without much ado where the last piece has room for them.
-    #[inline]
-    pub fn append_few<const N: usize>(&mut self, chain: &mut Chain, bytes: &[u8; N]) -> bool {
-        if let Some(slot) = self.slots.get_mut(chain.last as usize) {
-            let used = usize::from(slot.start) + usize::from(slot.len);
-            if used + N <= PIECE {
-                slot.len += N as u16;
-                chain.len += N as u32;
-                return self.memory.write_array(chain.last as usize * PIECE + used, bytes).is_ok();
+            if here == 0 {
+                (piece, at) = (first, 0);
             }
+            let mut last = if here == 0 { first.wrapping_sub(1) } else { before };
+            let mut next = first;
+            for _ in 0..pieces {
+                let slot = slots.get_mut(next as usize)?;
+                gaps |= last.wrapping_add(1) ^ next;
+                (slot.start, slot.len) = (0, PIECE as u16);
+                (last, next) = (next, slot.next);
+            }
+            if let Some(slot) = slots.get_mut(last as usize) {
+                slot.len -= (pieces * PIECE + here - len) as u16;
+                slot.next = NONE;
+            }
+            (chain.last, *free) = (last, next);
+            chain.pieces += pieces as u32;
+        } else if let Some(slot) = slots.get_mut(before as usize) {
+            slot.len += here as u16;
         }
-        self.append(chain, bytes)
+        chain.len += len as u32;
+        let start = piece as usize * PIECE + at;
+        if gaps == 0 {
+            // It is inside of the memory, as pieces are.
+            let _ = memory.write(start + hole, bytes);
+        } else {
+            self.write_apart(piece, at + hole, bytes);
+        }
+        Some(start)
     }
 
-    #[inline]
-    fn set_next(&mut self, piece: u32, next: u32) {
-        if let Some(slot) = self.slots.get_mut(piece as usize) {
-            slot.next = next;
+    /// Writes bytes into pieces that do not lie side by side, from `at` of the first of them.
+    #[inline(never)]
+    fn write_apart(&self, mut piece: u32, mut at: usize, mut bytes: &[u8]) {
+        while let Some(slot) = self.slots.get(piece as usize)
+            && let Some((here, rest)) = bytes.split_at_checked(bytes.len().min(PIECE - at))
+        {
+            self.put_at(piece, at, here);
+            (piece, at, bytes) = (slot.next, 0, rest);
         }
+    }
+
+    /// Fills a hole; what was kept there with [`Pool::keep`], if anything was.
+    #[inline]
+    pub fn fill<const N: usize>(&self, hole: usize, bytes: &[u8; N]) -> Option<usize> {
+        let window = self.memory.slice(hole, N)?;
+        let kept = window.read_array(0).ok()?;
+        window.write_array(0, bytes).ok()?;
+        Some(u64::from_ne_bytes(kept) as usize)
+    }
+
+    /// Keeps a number in a hole, of 8 bytes at least, until it is filled.
+    #[inline]
+    pub fn keep(&self, hole: usize, number: usize) {
+        // It is inside of the memory, as pieces are.
+        let _ = self.memory.write_array(hole, &(number as u64).to_ne_bytes());
     }
 
     /// Writes bytes at an offset of the memory, inside of pieces.
@@ -272,7 +291,7 @@ impl Pool {
     }
 
     /// As `append`, but in pieces of their own, the first of which has `hole` bytes in front that are not used unless
-    /// [`Pool::fill_front`] is called.
+    /// [`Pool::open_front`] is called.
     pub fn append_apart(&mut self, chain: &mut Chain, hole: usize, bytes: &[u8]) -> bool {
         if hole + bytes.len() > self.room(chain.account) || self.room(chain.account) == 0 {
             return false;
@@ -285,44 +304,17 @@ impl Pool {
         true
     }
 
-    /// Writes in front of a chain that was begun with a hole of as many bytes; false if it was not.
-    pub fn fill_front(&mut self, chain: &mut Chain, bytes: &[u8]) -> bool {
-        let Some(slot) = self.slots.get_mut(chain.first as usize) else { return false };
-        if usize::from(slot.start) != bytes.len() {
-            return false;
+    /// Makes the bytes in front of a chain that was begun with as many a hole of it: where it is, as with
+    /// [`Pool::append_behind`]. None if it was begun with another number of them.
+    pub fn open_front(&mut self, chain: &mut Chain, hole: usize) -> Option<usize> {
+        let slot = self.slots.get_mut(chain.first as usize)?;
+        if usize::from(slot.start) != hole {
+            return None;
         }
         slot.len += slot.start;
         slot.start = 0;
-        chain.len += bytes.len() as u32;
-        self.put_at(chain.first, 0, bytes);
-        true
-    }
-
-    /// Copies bytes out, from `offset`, as [`Pool::next_window`]; false if there are not so many.
-    pub fn peek(&self, cursor: &mut Cursor, mut offset: usize, into: &mut [u8]) -> bool {
-        let mut done = 0;
-        while done < into.len() {
-            let window = self.next_window(cursor, offset, into.len() - done);
-            let end = done + window.len();
-            if window.is_empty() || window.read(0, &mut into[done..end]).is_err() {
-                return false;
-            }
-            (offset, done) = (offset + window.len(), end);
-        }
-        true
-    }
-
-    /// Writes over the bytes from `offset`, as [`Pool::next_window`]; false if there are not so many.
-    pub fn overwrite(&self, cursor: &mut Cursor, mut offset: usize, mut bytes: &[u8]) -> bool {
-        while !bytes.is_empty() {
-            let window = self.next_window(cursor, offset, bytes.len());
-            let (here, rest) = bytes.split_at(window.len());
-            if window.is_empty() || window.write(0, here).is_err() {
-                return false;
-            }
-            (offset, bytes) = (offset + window.len(), rest);
-        }
-        true
+        chain.len += hole as u32;
+        Some(chain.first as usize * PIECE)
     }
 
     /// Puts the pieces of another chain of the same account behind those of a chain.
@@ -411,7 +403,7 @@ impl Pool {
 
     /// The bytes from `offset` on, `len` at most and all in one piece; `offset` is at or behind what the cursor was
     /// last asked for.
-    #[inline]
+    #[inline(always)]
     pub fn next_window(&self, cursor: &mut Cursor, offset: usize, len: usize) -> Window {
         while let Some(slot) = self.slots.get(cursor.piece as usize) {
             let at = offset - cursor.before as usize;
@@ -499,7 +491,7 @@ mod tests {
                 rng.fill_bytes(&mut bytes);
                 let at = rng.within(0..chains.len() as u64 + 1) as usize;
                 let owner_of: Vec<usize> = chains.iter().map(|it| it.0).collect();
-                match (rng.within(0..6), chains.get_mut(at)) {
+                match (rng.within(0..7), chains.get_mut(at)) {
                     (0, _) => chains.push((owner, Chain::new(accounts[owner]), Vec::new())),
                     (5, _) => {
                         let head = [1, 2, 3, 4];
@@ -515,21 +507,29 @@ mod tests {
                     (2, Some((_, chain, model))) => {
                         let mut apart = Chain::new(accounts[owner_of[at]]);
                         if bytes.len() > 16 && pool.append_apart(&mut apart, 16, &bytes[16..]) {
-                            assert!(!pool.fill_front(&mut apart, &bytes[..15]));
-                            assert!(pool.fill_front(&mut apart, &bytes[..16]));
-                            assert!(!pool.fill_front(&mut apart, &bytes[..16]));
+                            assert_eq!(pool.open_front(&mut apart, 15), None);
+                            let hole = pool.open_front(&mut apart, 16).unwrap();
+                            assert_eq!(pool.open_front(&mut apart, 16), None);
+                            pool.keep(hole, 77);
+                            let front = bytes.first_chunk::<16>().unwrap();
+                            assert_eq!(pool.fill(hole, front), Some(77));
                             model.extend(&bytes);
                         }
                         pool.join(chain, apart);
-                        let at = rng.within(0..model.len() as u64 + 1) as usize;
-                        let over = &bytes[..bytes.len().min(model.len() - at)];
-                        let mut cursor = pool.start(chain);
-                        assert!(pool.overwrite(&mut cursor, at, over));
-                        model[at..at + over.len()].copy_from_slice(over);
-                        let mut same = over.to_vec();
-                        let mut cursor = pool.start(chain);
-                        assert!(pool.peek(&mut cursor, at, &mut same));
-                        assert_eq!(same, over);
+                    }
+                    (6, Some((_, chain, model))) => {
+                        // A hole between, which is filled later.
+                        let Some((front, rest)) = bytes.split_first_chunk::<32>() else { continue };
+                        let Some(hole) = pool.append_behind(chain, 32, rest) else { continue };
+                        pool.keep(hole, hole + 1);
+                        model.extend([0; 32]);
+                        model.extend(rest);
+                        let (end, len) = (model.len(), chain.len());
+                        assert_eq!((len, hole / PIECE), (end, (hole + 31) / PIECE));
+                        assert_eq!(bytes_of(&pool, chain)[end - rest.len()..], *rest);
+                        assert_eq!(pool.fill(hole, front), Some(hole + 1));
+                        model.truncate(end - bytes.len());
+                        model.extend(&bytes);
                     }
                     (3, Some((_, chain, model))) => {
                         let len = rng.within(0..model.len() as u64 + 1) as usize;

@@ -158,7 +158,7 @@ c.dst_ch = ProtoField.uint16("rio_cm.dst_ch", "Destination channel")
 c.src_ch = ProtoField.uint16("rio_cm.src_ch", "Source channel")
 c.len = ProtoField.uint16("rio_cm.len", "Length with header")
 c.sent = ProtoField.uint16("rio_cm.sent", "Messages sent in all")
-c.word = ProtoField.uint16("rio_cm.word", "Offer (4931), or messages taken", base.HEX)
+c.word = ProtoField.uint16("rio_cm.word", "Offer (4A and credits), or messages that may be sent", base.HEX)
 c.data = ProtoField.bytes("rio_cm.data", "Data")
 
 function riochannel.dissector(buffer, pinfo, tree)

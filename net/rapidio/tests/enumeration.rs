@@ -209,7 +209,76 @@ fn of_two_hosts_the_lower_one_retreats_and_becomes_an_agent() {
     assert_eq!(b.master.network().end_points().count(), 3);
     assert_eq!(a.master.network().end_points().count(), 3);
     let ids: Vec<u16> = (0..4).map(|n| lab.network().endpoint(n).id(false)).collect();
-    assert_eq!(ids, [0, 9, 1, 2]);
+    assert_eq!(ids, [1, 9, 0, 2]);
+}
+
+#[test]
+fn a_host_that_comes_later_takes_the_network_or_leaves_it_alone() {
+    const NETWORK: &str = "A=s0.0,B=s0.1,C=s1.0,D=s1.3,s0.5=s1.5";
+    for (first, second) in [(0, 1), (1, 0), (0, 3), (3, 0)] {
+        let lab = Lab::new(NETWORK);
+        let id = |board: usize| if board == 0 { 2 } else { 9 };
+        let mut one = host(&lab, first, id(first));
+        one.until(State::Ready);
+        one.settle();
+        let before = told(&lab);
+        let mut other = host(&lab, second, id(second));
+        for _ in 0..300_000 {
+            one.round();
+            other.round();
+        }
+        let (high, low) = if first == 0 { (other, one) } else { (one, other) };
+        let told_now = format!("{first} {second}: {:#?}", told(&lab));
+        assert_eq!((low.master.role(), high.master.role()), (Role::Agent, Role::Host(9)));
+        assert_eq!((low.master.state(), high.master.state()), (State::Ready, State::Ready));
+        assert_eq!(
+            (high.master.network().own_id, high.master.network().end_points().count()),
+            (9, 3)
+        );
+        assert_eq!(low.master.network().end_points().count(), 3, "{told_now}");
+        assert!(free_locks(&lab), "{told_now}");
+        if first != 0 {
+            // Who was there first has noticed nothing but that a board was enumerated anew.
+            assert_eq!(told(&lab), before);
+        }
+        let ids: Vec<u16> = (0..4).map(|n| lab.network().endpoint(n).id(false)).collect();
+        for from in 0..4 {
+            for (to, &id) in ids.iter().enumerate().filter(|(to, _)| *to != from) {
+                let tag = lab.network().maintain(from, false, id, 0xff, csr::COMPONENT_TAG, None);
+                let wanted = lab.network().endpoint(to).read(csr::COMPONENT_TAG);
+                assert_eq!(tag, wanted, "{from} to {to}, {told_now}");
+            }
+        }
+    }
+}
+
+/// Its boards go on with what they know.
+#[test]
+fn a_host_that_begins_anew_leaves_boards_their_ids() {
+    let lab = Lab::new("A=s0.0,B=s0.1,C=s0.2,D=s0.3");
+    host(&lab, 0, 1).until(State::Ready);
+    let ids = |lab: &Lab| [0, 1, 2, 3].map(|n| lab.network().endpoint(n).id(false));
+    let first = ids(&lab);
+    // One was given another than the walk would give it.
+    lab.network().maintain(0, false, first[2], 0xff, csr::BASE_ID, Some(40 << 16));
+    let before = ids(&lab);
+    assert_eq!(before[2], 40);
+    host(&lab, 0, 1).until(State::Ready);
+    assert_eq!(ids(&lab), before);
+    for from in 0..4 {
+        for (to, &id) in before.iter().enumerate().filter(|(to, _)| *to != from) {
+            let tag = lab.network().maintain(from, false, id, 0xff, csr::COMPONENT_TAG, None);
+            let wanted = lab.network().endpoint(to).read(csr::COMPONENT_TAG);
+            assert_eq!(tag, wanted, "{from} to {to}");
+        }
+    }
+    // Two that say the same cannot both keep it.
+    lab.network().maintain(0, false, before[3], 0xff, csr::BASE_ID, Some(40 << 16));
+    host(&lab, 0, 1).until(State::Ready);
+    let mut now = ids(&lab).to_vec();
+    now.sort_unstable();
+    now.dedup();
+    assert_eq!(now.len(), 4);
 }
 
 #[test]
@@ -265,6 +334,34 @@ fn without_port_writes_ports_are_looked_at_all_the_same() {
     lab.network().power(2, false);
     a.settle();
     assert_eq!(a.master.network().end_points().count(), 1);
+}
+
+#[test]
+fn ports_are_looked_at_a_few_at_a_time() {
+    // 18 ports, and 72.
+    for (network, ports, boards) in [(STAR, 18, 2), (RING, 72, 8)] {
+        let lab = Lab::new(network);
+        let mut a = host(&lab, 0, 1);
+        a.until(State::Ready);
+        a.deaf = true;
+        let mut most = 0;
+        for _ in 0..20 {
+            let before = a.requests();
+            a.pass(Duration::from_secs(2));
+            most = most.max(a.requests() - before);
+        }
+        assert!((16..=32).contains(&most), "{most} requests for {ports} ports");
+        // What docs/rapidio.md says.
+        let all = Duration::from_secs(2 * (u64::div_ceil(ports, 16) + 1));
+        for board in 1..=boards {
+            for (power, count) in [(false, boards - 1), (true, boards)] {
+                lab.network().power(board, power);
+                a.pass(all);
+                assert_eq!(a.master.network().end_points().count(), count, "{board}");
+            }
+        }
+        assert!(free_locks(&lab));
+    }
 }
 
 #[test]

@@ -294,7 +294,7 @@ fn any_bytes_are_taken_without_a_panic() {
         message[11] = [0, 1, 2, 3, 4, 0x10, 0x11][(random() % 7) as usize];
         message[13] = if random() % 2 == 0 { 10 } else { random() as u8 };
         if random() % 2 == 0 {
-            message[18..20].copy_from_slice(&[0x49, 0x31]);
+            message[18..20].copy_from_slice(&[0x4a, random() as u8 % 80]);
         }
         message.truncate(if random() % 2 == 0 { 24 } else { (random() % 25) as usize });
         engine.deliver((random() % 4) as u16, &message, at(n));
@@ -331,7 +331,7 @@ fn an_offer_that_a_stock_peer_does_not_take_changes_nothing() {
     let mut a = Engine::new(1, MAILBOX);
     let channel = a.connect_offering(Peer { device: 2, channel: 10 }, at(0)).unwrap();
     let mut request = sent(&mut a).remove(0).1;
-    assert_eq!(request[18..20], [0x49, 0x31]);
+    assert_eq!(request[18..20], [0x4a, 8]);
     // But for these two bytes, which Linux does not read, it is a stock one.
     request[18..20].fill(0);
     let text = REQUEST.replace("0101", &format!("{channel:04x}"));
@@ -355,7 +355,7 @@ fn an_offer_that_a_stock_peer_does_not_take_changes_nothing() {
 #[test]
 fn between_our_own_nothing_is_sent_that_finds_no_room() {
     let (mut a, mut b, there, here) = own();
-    let (mut sent_all, mut got) = (0u32, 0u32);
+    let (mut sent_all, mut got, mut most) = (0u32, 0u32, 0);
     while got < 5000 {
         while sent_all < 5000 {
             match a.header(there, 4) {
@@ -365,7 +365,9 @@ fn between_our_own_nothing_is_sent_that_finds_no_room() {
                     sent_all += 1;
                 }
                 Err(why) => {
-                    assert_eq!((why, sent_all - got), (Error::NoCredit, 64));
+                    assert_eq!(why, Error::NoCredit);
+                    assert!(got > 0 || sent_all == 8, "{sent_all} at first");
+                    most = most.max(sent_all - got);
                     break;
                 }
             }
@@ -381,7 +383,7 @@ fn between_our_own_nothing_is_sent_that_finds_no_room() {
             assert_eq!(a.next_news(), Some(there), "{got}");
         }
     }
-    assert_eq!(b.counters().overflowed, 0);
+    assert_eq!((most, b.counters().overflowed), (64, 0));
     // Who sends without credit, or speaks of what was not sent, ends the channel.
     let (mut a, mut b, there, here) = own();
     let message = data(&mut a, there, &[1]);
@@ -391,7 +393,7 @@ fn between_our_own_nothing_is_sent_that_finds_no_room() {
     assert_eq!(a.peer(there), Err(Error::Aborted));
     let (mut a, mut b, there, here) = own();
     let mut message = data(&mut a, there, &[1]);
-    message[19] = 1;
+    message[18] = 1;
     b.deliver(1, &message, at(3));
     assert_eq!(b.peer(here), Err(Error::Incomplete));
 }
@@ -487,4 +489,225 @@ fn what_was_not_delivered_ends_the_channels_to_that_device() {
     a.leave();
     carry((&mut a, 1), (&mut b, 2), at(4));
     assert_eq!(b.peer(here), Err(Error::Aborted));
+}
+
+/// Channels that `a` has asked `b` for, offering; their numbers there and here.
+fn many(a: &mut Engine, b: &mut Engine, count: usize) -> Vec<(u16, u16)> {
+    (0..count)
+        .map(|_| {
+            let there = a.connect_offering(Peer { device: 2, channel: 10 }, at(0)).unwrap();
+            carry((a, 1), (b, 2), at(1));
+            let (here, _) = b.accept(10, at(1)).unwrap().unwrap();
+            carry((a, 1), (b, 2), at(2));
+            (there, here)
+        })
+        .collect()
+}
+
+#[test]
+fn whatever_there_was_credit_for_is_kept() {
+    let (mut a, mut b) = (Engine::new(1, MAILBOX), Engine::new(2, MAILBOX));
+    b.listen(10).unwrap();
+    let channels = many(&mut a, &mut b, 1000);
+    // A stock peer beside them, whose user reads nothing.
+    b.deliver(3, &hex(REQUEST), at(1));
+    let (stock, _) = b.accept(10, at(1)).unwrap().unwrap();
+    sent(&mut b);
+    let say = |a: &mut Engine, b: &mut Engine, (there, _): (u16, u16), said: &mut u32| {
+        let Ok((_, header)) = a.header(there, 4) else { return false };
+        b.deliver(1, &[&header[..], &said.to_be_bytes()].concat(), at(3));
+        *said += 1;
+        true
+    };
+    let (mut said, mut got) = (vec![0u32; 1000], vec![0u32; 1000]);
+    // Some are busy, and read. Then nobody reads.
+    for round in 0..400 {
+        for n in 0..100 {
+            while say(&mut a, &mut b, channels[n], &mut said[n]) {}
+            while round < 399
+                && let Some(bytes) = received(&mut b, channels[n].1)
+            {
+                assert_eq!(bytes, got[n].to_be_bytes());
+                got[n] += 1;
+            }
+        }
+        carry((&mut a, 1), (&mut b, 2), at(3));
+    }
+    for n in 0..1000 {
+        while say(&mut a, &mut b, channels[n], &mut said[n]) {}
+        assert!(said[n] - got[n] >= 1, "each has a part of its own");
+    }
+    let text = format!("00000003 00000002 01 01 55 03 {stock:04x} 0101 0014 0000");
+    (0..200).for_each(|_| b.deliver(3, &hex(&text), at(4)));
+    let (kept, promised, most) = b.memory();
+    assert!(kept <= promised && promised <= most, "{kept} {promised} {most}");
+    assert_eq!((b.unread(stock), b.counters().overflowed), (128, 72), "as Linux, and no more");
+    // All of it arrives, and it goes on.
+    for round in 0..20 {
+        for n in 0..1000 {
+            while let Some(bytes) = received(&mut b, channels[n].1) {
+                assert_eq!(bytes, got[n].to_be_bytes());
+                got[n] += 1;
+            }
+            assert_eq!(said[n], got[n]);
+        }
+        carry((&mut a, 1), (&mut b, 2), at(5));
+        for n in 0..1000 {
+            assert!(say(&mut a, &mut b, channels[n], &mut said[n]), "round {round} of {n}");
+        }
+    }
+    assert!(channels.iter().all(|(_, here)| b.peer(*here).is_ok()));
+    // What was promised is given back with the channels.
+    for (there, here) in channels {
+        a.close(there);
+        b.close(here);
+    }
+    b.close(stock);
+    sent(&mut a);
+    sent(&mut b);
+    assert_eq!((a.memory().1, b.memory().1), (0, 0));
+    let again = many(&mut a, &mut b, 1);
+    assert!((0..8).all(|_| say(&mut a, &mut b, again[0], &mut 0)), "as many as at first");
+}
+
+#[test]
+fn words_that_wait_do_not_break_a_channel() {
+    let (mut a, mut b, there, here) = own();
+    // Credits wait for room, then the end, then more is read: what leaves first knows more than what was said last.
+    for n in 0..6u8 {
+        b.deliver(1, &data(&mut a, there, &[n]), at(3));
+    }
+    (0..5).for_each(|_| assert!(received(&mut b, here).is_some()));
+    b.finish(here);
+    assert!(received(&mut b, here).is_some());
+    assert!(b.outgoing().is_some());
+    carry((&mut a, 1), (&mut b, 2), at(4));
+    assert_eq!(a.receive(there, |_| ()), Err(Error::Finished));
+    // A channel that is closed before its credits have left ends in good order all the same.
+    let (mut a, mut b, there, here) = own();
+    for n in 0..6u8 {
+        b.deliver(1, &data(&mut a, there, &[n]), at(3));
+    }
+    (0..6).for_each(|_| assert!(received(&mut b, here).is_some()));
+    a.finish(there);
+    sent(&mut a).iter().for_each(|(_, message)| b.deliver(1, message, at(3)));
+    b.finish(here);
+    b.close(here);
+    let words: Vec<Operation> = sent(&mut b)
+        .iter()
+        .map(|(_, message)| {
+            a.deliver(2, message, at(4));
+            Header::read(message).unwrap().operation
+        })
+        .collect();
+    assert_eq!(words, [Operation::Credit, Operation::Finish]);
+    assert_eq!(a.receive(there, |_| ()), Err(Error::Finished));
+}
+
+#[test]
+fn who_does_not_listen_gives_nobody_up() {
+    let (mut a, mut b, there, here) = own();
+    // A stock channel of b's holds the mailbox up: what a says stays in it.
+    b.deliver(3, &hex(REQUEST), at(3));
+    let (stock, _) = b.accept(10, at(3)).unwrap().unwrap();
+    b.hold_up(stock);
+    let text = format!("00000003 00000002 01 01 55 03 {stock:04x} 0101 0014 0000");
+    (0..96).for_each(|_| b.deliver(3, &hex(&text), at(3)));
+    assert!(b.is_congested());
+    for second in 1..=30 {
+        b.poll(at(1000 * second + 5));
+        sent(&mut b);
+    }
+    assert!(b.peer(here).is_ok(), "it was not listened to");
+    assert!(received(&mut b, stock).is_some() && !b.is_congested());
+    // Now it is.
+    for second in 31..=41 {
+        b.poll(at(1000 * second + 5));
+        sent(&mut b);
+    }
+    assert_eq!(b.peer(here), Err(Error::Silent));
+    assert!(a.peer(there).is_ok());
+    a.close(there);
+}
+
+#[test]
+fn stock_peers_of_rules_wait_when_there_is_no_memory() {
+    let mut b = Engine::new(2, MAILBOX);
+    b.listen(10).unwrap();
+    let mut stock = Vec::new();
+    for n in 0..40u16 {
+        b.deliver(n, &hex(REQUEST), at(0));
+        stock.push(b.accept(10, at(0)).unwrap().unwrap().0);
+    }
+    let mut taken = 0;
+    while !b.is_congested() && taken < 4000 {
+        if taken == 1000 {
+            stock.iter().for_each(|number| b.hold_up(*number));
+        }
+        let n = taken % 40;
+        let text = format!("000000{n:02x} 00000002 01 01 55 03 {:04x} 0101 0014 0000", stock[n]);
+        b.deliver(n as u16, &hex(&text), at(1));
+        taken += 1;
+    }
+    assert_eq!((taken, b.counters().overflowed), (2048, 0));
+    assert!(received(&mut b, stock[7]).is_some() && !b.is_congested());
+    stock.into_iter().for_each(|number| b.close(number));
+    assert!(!b.is_congested() && b.memory().1 == 0);
+}
+
+/// Whoever sends it: a header of which any field is another one harms nobody but the channel that it is for, and that
+/// only if it comes from the other end of that.
+#[test]
+fn every_field_of_every_header_may_lie() {
+    const LIES: [u16; 9] = [0, 1, 10, 0xff, 0x100, 0x4a40, 0x7fff, 0x8000, 0xffff];
+    // Where a field begins, and its bytes: both ids, mailboxes, type, operation, channels, length, word.
+    const FIELDS: [(usize, usize); 10] =
+        [(0, 4), (4, 4), (8, 1), (9, 1), (10, 1), (11, 1), (12, 2), (14, 2), (16, 2), (18, 2)];
+    let operations = [0, 1, 2, 3, 0x10, 0x11];
+    let mut tried = 0;
+    for operation in operations {
+        for (at_byte, count) in FIELDS {
+            for lie in LIES {
+                for from in [1, 3] {
+                    let (mut a, mut b, there, here) = own();
+                    // Another channel of the same peer's, with credits, and one without, and a neighbour of both.
+                    let other = many(&mut a, &mut b, 1)[0];
+                    let mut c = Engine::new(4, MAILBOX);
+                    let stock = c.connect(Peer { device: 2, channel: 10 }, at(3)).unwrap();
+                    carry((&mut c, 4), (&mut b, 2), at(3));
+                    let (third, _) = b.accept(10, at(3)).unwrap().unwrap();
+                    carry((&mut c, 4), (&mut b, 2), at(3));
+                    let mut message = data(&mut a, there, &[5; 12]);
+                    message[11] = operation;
+                    if operation == 0 {
+                        message[12..14].copy_from_slice(&10u16.to_be_bytes());
+                    }
+                    let field = &mut message[at_byte..at_byte + count];
+                    let bytes = u32::from(lie).to_be_bytes();
+                    let wide = if count == 1 { &bytes[3..] } else { &bytes[4 - count..] };
+                    field.copy_from_slice(wide);
+                    let is_others = message[12..14] != here.to_be_bytes();
+                    b.deliver(from, &message, at(4));
+                    let answers = sent(&mut b);
+                    answers.iter().for_each(|(_, bytes)| _ = Header::read(bytes).unwrap());
+                    assert!(answers.len() <= 1);
+                    let told =
+                        format!("operation {operation:#x}, byte {at_byte}, {lie:#x}, {from}");
+                    if from == 3 || is_others {
+                        assert!(b.peer(here).is_ok(), "{told}");
+                    }
+                    // Nobody else notices.
+                    assert!(b.peer(third).is_ok(), "{told}");
+                    b.deliver(4, &data(&mut c, stock, b"mine"), at(5));
+                    assert_eq!(received(&mut b, third).as_deref(), Some(&b"mine"[..]), "{told}");
+                    if message[12..14] != other.1.to_be_bytes() {
+                        b.deliver(1, &data(&mut a, other.0, b"too"), at(5));
+                        assert_eq!(received(&mut b, other.1).as_deref(), Some(&b"too"[..]));
+                    }
+                    tried += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(tried, 6 * 10 * 9 * 2);
 }

@@ -2,9 +2,9 @@
 //! machines. Commands arrive once and in order, so there is nothing to repeat; what is lost with the
 //! link ends all connections.
 
-use super::Ntrdma;
 use super::provider::MAX_RD_ATOMIC;
 use super::wire::{Command, Proposal};
+use super::{Ntrdma, Wrong};
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -271,7 +271,7 @@ impl Ntrdma {
         connection.deadline = None;
         if self.attach(qp, proposal.qpn).is_err() {
             // A number that cannot be: nobody honest has it.
-            return self.violation();
+            return self.violation(Wrong::Command);
         }
         if let Some(found) = self.qps.get_mut(qp.0) {
             found.state = QpState::Rts;

@@ -6,7 +6,7 @@
 //! more, and nothing is lost while the link is up; what was under way when it went down is.
 
 use super::layout;
-use super::{Ntrdma, State};
+use super::{Ntrdma, State, Wrong};
 use alloc::vec::Vec;
 use drivers::hal::{TransmitError, Window};
 use drivers::ntb::Bridge;
@@ -76,7 +76,7 @@ impl Ntrdma {
         let consumed = self.exposed.load32(layout::FRAMES_CONSUMED);
         let used = self.ethernet.produced.wrapping_sub(consumed);
         if used > size {
-            self.violation();
+            self.violation(Wrong::Frame);
             return Ok(());
         }
         if needed > size - used || !bridge.has_room() {
@@ -132,7 +132,7 @@ impl Ntrdma {
             length[0] <= LONGEST as u64 && record(length[0] as usize) <= there
         };
         if !honest {
-            self.violation();
+            self.violation(Wrong::Frame);
             return false;
         }
         let length = length[0] as usize;

@@ -45,7 +45,7 @@ mod tests;
 
 pub use bringup::State;
 pub use config::Config;
-pub use counters::Counters;
+pub use counters::{Counters, Wrong};
 pub use layout::Layout;
 pub use wire::BadInfo;
 
@@ -54,7 +54,7 @@ use alloc::vec::Vec;
 use cm::Cm;
 use core::net::IpAddr;
 use drivers::dma::{Progress, Ticket};
-use drivers::hal::{Instant, TransmitProgress, Window};
+use drivers::hal::{Arena, Instant, TransmitProgress, Window};
 use drivers::ntb::Bridge;
 use ethernet::Ethernet;
 use layout::{COMMAND, COMMANDS};
@@ -90,6 +90,9 @@ pub struct Ntrdma {
     config: Config,
     exposed: Window,
     lent: Window,
+    /// Its books, once something of it was lent, and what is.
+    lending: Option<Arena>,
+    lent_out: Vec<Window>,
     link: Link,
     session: Option<Session>,
     ethernet: Ethernet,
@@ -147,6 +150,8 @@ impl Ntrdma {
         Ok(Ntrdma {
             link: Link::new(&config, exposed, lent_at, rng.next_u32()),
             lent,
+            lending: None,
+            lent_out: Vec::new(),
             session: None,
             ethernet: Ethernet::new(frames),
             memory,
@@ -275,6 +280,11 @@ impl Ntrdma {
     /// What peers write may be sent on to others, through `ports` ports that read payload where it lies: memory is
     /// used for something else only when they have sent what they have of it ([`Ntrdma::note_progress`]).
     pub fn passes_on(&mut self, ports: usize) {
+        if self.memory.ports() != ports
+            && let Some(lending) = &mut self.lending
+        {
+            lending.wait_for_ports(ports);
+        }
         self.memory.wait_for_ports(ports);
         self.memory.passes_on();
     }
@@ -282,12 +292,15 @@ impl Ntrdma {
     /// Whether any memory waits for a port.
     #[inline]
     pub fn has_retired(&self) -> bool {
-        self.memory.pool.has_retired()
+        self.memory.pool.has_retired() || self.lending.as_ref().is_some_and(Arena::has_retired)
     }
 
     /// Frees the memory that a port sends no more. To be called for the ports in their order.
     pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
         self.memory.pool.note_progress(port, progress);
+        if let Some(lending) = &mut self.lending {
+            lending.note_progress(port, progress);
+        }
     }
 
     /// Takes and writes; whether there is more to do at once.
@@ -423,7 +436,7 @@ impl Ntrdma {
             match qp.requester.consumed(consumed, &mut completer, exposed, memory, copied) {
                 Ok(all) => waits = !all,
                 Err(Violation) => {
-                    self.counters.violations += 1;
+                    self.counters.wrong(Wrong::Done);
                     return self.fail(place, Some(Status::RemoteOperation));
                 }
             }
@@ -537,7 +550,7 @@ impl Ntrdma {
         if consumed.wrapping_sub(self.commands_consumed)
             > self.commands_produced.wrapping_sub(self.commands_consumed)
         {
-            self.violation();
+            self.violation(Wrong::CommandBells);
         } else {
             self.commands_consumed = consumed;
         }
@@ -547,12 +560,14 @@ impl Ntrdma {
     /// Carries out the peer's commands up to number `produced`.
     fn take_commands(&mut self, produced: u32) {
         if produced.wrapping_sub(self.commands_taken) > COMMANDS {
-            return self.violation();
+            return self.violation(Wrong::CommandBells);
         }
         while self.commands_taken != produced {
             let mut words = [0; COMMAND_WORDS];
             self.exposed.load_words(self.config.layout.command(self.commands_taken), &mut words);
-            let Some(command) = Command::parse(&words) else { return self.violation() };
+            let Some(command) = Command::parse(&words) else {
+                return self.violation(Wrong::Command);
+            };
             self.commands_taken = self.commands_taken.wrapping_add(1);
             self.command_bells = true;
             self.handle_command(&command);
@@ -560,8 +575,8 @@ impl Ntrdma {
     }
 
     /// The peer has written what no honest one writes, and not about one queue pair.
-    fn violation(&mut self) {
-        self.counters.violations += 1;
+    fn violation(&mut self, what: Wrong) {
+        self.counters.wrong(what);
         self.link.fail();
     }
 

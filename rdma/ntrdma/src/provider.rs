@@ -4,7 +4,8 @@ use super::layout::{INLINE, Layout};
 use super::qp::{Identity, Qp};
 use super::requester::MAX_MESSAGE;
 use super::{Ntrdma, qp_place};
-use drivers::hal::{Instant, Window};
+use core::net::IpAddr;
+use drivers::hal::{Arena, Instant, Window};
 use rand_core::RngCore;
 use softverbs::handle_table::HandleTable;
 use softverbs::sges::MAX_SGE;
@@ -48,6 +49,29 @@ impl Ntrdma {
 }
 
 impl Provider for Ntrdma {
+    fn lend(&mut self, local: IpAddr, length: usize) -> Option<Window> {
+        if local != self.config.local || self.lent.is_empty() {
+            return None;
+        }
+        let (lent, ports) = (self.lent, self.memory.ports());
+        let new = || {
+            let mut lending = Arena::new(lent);
+            lending.wait_for_ports(ports);
+            lending
+        };
+        let memory = self.lending.get_or_insert_with(new).alloc(length, 4096)?;
+        self.lent_out.push(memory);
+        Some(memory)
+    }
+
+    fn take_back(&mut self, memory: Window) -> bool {
+        let is_it = |out: &Window| out.as_ptr() == memory.as_ptr() && out.len() == memory.len();
+        let place = self.lent_out.iter().position(is_it);
+        let (Some(place), Some(lending)) = (place, &mut self.lending) else { return false };
+        lending.free(self.lent_out.swap_remove(place));
+        true
+    }
+
     fn attributes(&self) -> DeviceAttributes {
         DeviceAttributes {
             guid: self.config.guid,

@@ -239,6 +239,7 @@ impl Requester {
 
     /// Where in the peer's exposed memory a piece of the next request may be written straight to: it is a WRITE to what
     /// the peer lends, and nothing is under way that the peer has to carry out before it, and that would be seen later.
+    #[inline(never)]
     fn place_of(
         &self,
         template: &Template,
@@ -246,6 +247,10 @@ impl Requester {
         length: usize,
         wire: &Session,
     ) -> Option<usize> {
+        let is_write = matches!(template.opcode, Opcode::Write | Opcode::WriteImmediate);
+        if !is_write || wire.info.lent_at == 0 {
+            return None;
+        }
         // Only behind others that were placed is one placed, so that it is enough to look at the last.
         let mut index = self.produced;
         while index != self.consumed {
@@ -257,9 +262,6 @@ impl Requester {
                 }
                 break;
             }
-        }
-        if !matches!(template.opcode, Opcode::Write | Opcode::WriteImmediate) {
-            return None;
         }
         let address = template.address().checked_add(at as u64)?;
         wire.info.lent(address, length, wire.window.len())

@@ -5,6 +5,7 @@
 //! payload against the memory that is for that, its key by `Memory`, its length against both. The
 //! payload itself may change while it is copied, which only concerns the peer that wrote it.
 
+use super::counters::Wrong;
 use super::layout::{ANSWER, ENTRY, INLINE};
 use super::qp::{Completer, Env, Identity, RemoteQp, Wire};
 use super::requester::MAX_MESSAGE;
@@ -60,6 +61,8 @@ pub struct Responder {
     pub one_sided: OneSided,
     /// Whether it waits for memory on demand, which nobody announces.
     pub waits_for_memory: bool,
+    /// Bytes that were copied, and not counted yet.
+    copied: u64,
 }
 
 /// What an entry needs beside itself.
@@ -80,6 +83,7 @@ impl Responder {
             incoming: Incoming::None,
             one_sided: OneSided::default(),
             waits_for_memory: false,
+            copied: 0,
         }
     }
 
@@ -100,7 +104,7 @@ impl Responder {
         self.waits_for_memory = false;
         let mut budget = BUDGET;
         if self.produced.wrapping_sub(self.consumed) > wire.depth {
-            counters.violations += 1;
+            counters.wrong(Wrong::EntryBell);
             return Err(Status::RemoteInvalidRequest);
         }
         let mut context = Context { peer, receives, completer, wire, memory };
@@ -108,10 +112,14 @@ impl Responder {
             if budget == 0 {
                 return Ok(true);
             }
-            match self.take(&mut context) {
+            let taken = self.take(&mut context);
+            counters.bytes_copied += core::mem::take(&mut self.copied);
+            match taken {
                 Ok(length) => budget = budget.saturating_sub(length as usize),
                 Err(Fault::Refused(status)) => {
-                    counters.violations += u64::from(status == Status::RemoteInvalidRequest);
+                    if status == Status::RemoteInvalidRequest {
+                        counters.wrong(Wrong::Entry);
+                    }
                     return Err(status);
                 }
                 Err(fault) => {
@@ -193,6 +201,7 @@ impl Responder {
             fail_receive(context, Status::LocalLength);
             return Err(INVALID);
         }
+        self.copied += u64::from(entry.length);
         if !entry.last {
             self.incoming = Incoming::Send { received: length };
             return Ok(());
@@ -246,7 +255,10 @@ impl Responder {
                 // It is there already, if it belongs there.
                 Place::Placed(_) if window.as_ptr() == payload.as_ptr() => {}
                 Place::Placed(_) => return Err(INVALID),
-                _ => window.write_window(0, payload).map_err(|_| BROKEN)?,
+                _ => {
+                    window.write_window(0, payload).map_err(|_| BROKEN)?;
+                    self.copied += u64::from(entry.length);
+                }
             }
         }
         if !entry.last {
@@ -334,6 +346,7 @@ fn fail_receive<B: Bridge + ?Sized>(context: &mut Context<'_, '_, '_, B>, status
 }
 
 /// The payload of an entry, wherever it says it is, if that is where payload may be.
+#[inline(always)]
 fn payload<B: Bridge + ?Sized>(
     entry: &Entry,
     at: usize,

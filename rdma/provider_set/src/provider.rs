@@ -160,6 +160,16 @@ impl Provider for ProviderSet {
         self.roce.dealloc_pd(pd)
     }
 
+    fn lend(&mut self, local: IpAddr, length: usize) -> Option<Window> {
+        let mut bridged = self.bridged.iter_mut();
+        let bridged = bridged.find(|bridged| bridged.device.local() == local)?;
+        bridged.device.lend(local, length)
+    }
+
+    fn take_back(&mut self, memory: Window) -> bool {
+        self.bridged.iter_mut().any(|bridged| bridged.device.take_back(memory))
+    }
+
     fn pd_on(&self, pd: PdId, local: IpAddr) -> PdId {
         #[cfg(feature = "connectx")]
         if let Some(card) = self.cards.iter().find(|card| card.beside.device.has(local)) {

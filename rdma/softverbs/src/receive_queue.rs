@@ -82,7 +82,7 @@ impl ReceiveQueue {
 
     /// Copies all of `from` into the oldest one, from `offset` on; false if it does not fit, or if
     /// there is none.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, offset: usize, from: &Window) -> bool {
         let Some(posted) = self.queue.front() else { return false };
         if posted.windows == 1

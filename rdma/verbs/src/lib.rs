@@ -174,6 +174,16 @@ pub trait Provider {
     ) -> Result<KeyChange<()>, VerbsError> {
         self.revoke_key(region).map(KeyChange::Done)
     }
+    /// Memory that the device with the address `local` of ours lends to its peer, which reads it and writes to it
+    /// whenever it likes, whatever keys grant: WRITEs to a region in it go straight there. None if the device lends none, or
+    /// has not so many bytes left.
+    fn lend(&mut self, _local: IpAddr, _length: usize) -> Option<Window> {
+        None
+    }
+    /// Takes memory back that [`Provider::lend`] gave, as a whole; false if it is none of that.
+    fn take_back(&mut self, _memory: Window) -> bool {
+        false
+    }
     /// Ends a registration.
     fn deregister(&mut self, region: MrId) -> Result<(), VerbsError>;
 

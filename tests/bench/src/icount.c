@@ -3,21 +3,15 @@
  * those in a range of addresses, and then that range (its first address, and the one behind it), which
  * whoever reads may set at any time; an address that is marked, the most instructions that a CPU has
  * executed from one passage of it to the next, and the count of each CPU at its last passage.
- * Format: QEMU, docs/devel/tcg-plugins and include/qemu/qemu-plugin.h. That header is in no Debian
- * package, so the few declarations it takes are repeated here. They are the same in every version of the
- * interface from 1 (QEMU 7.2) on, but that from 7 (QEMU 11) on a callback gets data of its user's in place
- * of the plugin's id, behind the block. API_VERSION is what the QEMU at hand accepts.
  * Use: -plugin icount.so,counters=FILE */
+#include "plugin.h"
+
 #include <fcntl.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define EXPORT __attribute__((visibility("default")))
 #define COUNTERS 16
 #define BEGIN (2 * COUNTERS)
 #define END (BEGIN + 1)
@@ -25,25 +19,6 @@
 #define LONGEST (MARKER + 1)
 #define PASSED (LONGEST + 1)
 #define NUMBERS (PASSED + COUNTERS)
-
-typedef uint64_t qemu_plugin_id_t;
-struct qemu_plugin_tb;
-enum qemu_plugin_cb_flags { QEMU_PLUGIN_CB_NO_REGS };
-
-#if API_VERSION >= 7
-typedef void (*translated_cb)(struct qemu_plugin_tb *tb, void *userdata);
-void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, translated_cb cb, void *userdata);
-#else
-typedef void (*translated_cb)(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
-void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, translated_cb cb);
-#endif
-typedef void (*executed_cb)(unsigned int vcpu, void *userdata);
-void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, executed_cb cb,
-                                          enum qemu_plugin_cb_flags flags, void *userdata);
-size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
-uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
-
-EXPORT int qemu_plugin_version = API_VERSION;
 
 static volatile uint64_t *counters;
 
@@ -78,30 +53,6 @@ static void count(struct qemu_plugin_tb *tb)
     block->instructions = qemu_plugin_tb_n_insns(tb);
     qemu_plugin_register_vcpu_tb_exec_cb(tb, executed, QEMU_PLUGIN_CB_NO_REGS, block);
 }
-
-#if API_VERSION >= 7
-static void translated(struct qemu_plugin_tb *tb, void *userdata)
-{
-    (void)userdata;
-    count(tb);
-}
-
-static void count_from_now_on(qemu_plugin_id_t id)
-{
-    qemu_plugin_register_vcpu_tb_trans_cb(id, translated, NULL);
-}
-#else
-static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
-{
-    (void)id;
-    count(tb);
-}
-
-static void count_from_now_on(qemu_plugin_id_t id)
-{
-    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
-}
-#endif
 
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv)
 {

@@ -1,14 +1,11 @@
 //! Counting a guest's instructions with a QEMU plugin.
 
-use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use launch::qemu::Program;
-use launch::{command, workspace};
+use launch::qemu::{Program, plugin};
 
 const SOURCE: &str = include_str!("icount.c");
 const COUNTERS: u64 = 16;
@@ -35,15 +32,7 @@ impl Plugin {
 
     /// The same for another.
     pub fn compile_for(program: &Program) -> Result<Plugin> {
-        let api = api_version(&program.version()?);
-        let directory = workspace::target().join("bench");
-        fs::create_dir_all(&directory)?;
-        let source = directory.join("icount.c");
-        fs::write(&source, SOURCE)?;
-        let library = directory.join(format!("icount-{api}.so"));
-        let mut cc = Command::new("cc");
-        cc.args(["-O2", "-Wall", "-shared", "-fPIC"]).arg(format!("-DAPI_VERSION={api}"));
-        command::run(cc.arg("-o").arg(&library).arg(&source))?;
+        let library = plugin::compile("icount", SOURCE, program)?;
         Ok(Plugin { library })
     }
 
@@ -102,26 +91,5 @@ impl Counters {
         file.read_exact_at(&mut bytes, offset).context("the plugin made no counters")?;
         let counts = bytes.as_chunks::<8>().0.iter();
         Ok(counts.map(|count| u64::from_ne_bytes(*count)).sum())
-    }
-}
-
-/// The plugin interface that this QEMU accepts: 1 before 9.0, from then on at least 2, from 11 on at least 7.
-fn api_version(version: &str) -> u32 {
-    let major = version.split("version ").nth(1).and_then(|v| v.split('.').next()?.parse().ok());
-    match major.unwrap_or(10) {
-        ..9 => 1,
-        9..11 => 2,
-        _ => 7,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_interface_follows_the_version() {
-        assert_eq!(api_version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"), 1);
-        assert_eq!(api_version("QEMU emulator version 10.0.2 (Debian 1:10)"), 2);
     }
 }

@@ -1,12 +1,14 @@
 //! Channels of rio_cm with an attacker and a victim at their other ends. The input says what the attacker's messages are,
 //! what the users of his channels do, and how much time passes. What the victim says is marked, and is kept in buffers
 //! that are used again for the attacker's: no byte of a mark may get to him, nor into what is read of his channels.
-//! Afterwards the victim's channels, with credits and without, still carry what is said, in order.
+//! What there was credit for is never thrown away: whatever the victim may say arrives, and no more is kept and promised than
+//! there is memory for. Afterwards the victim's channels, with credits and without, still carry what is said, in order.
 
 use crate::input::Input;
 use crate::leak::{self, Owner};
 use drivers::hal::Instant;
 use rapidio::rio_cm::{Arrival, Engine, HEADER, Header, MAILBOX, MOST, Operation, Peer};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 const EVENTS: usize = 300;
@@ -26,6 +28,9 @@ struct World {
     now: Instant,
     /// Channels that the attacker was told of.
     known: Vec<u16>,
+    /// The victim's channel that is read, and what it has said there that was not read.
+    read: u16,
+    said: VecDeque<usize>,
 }
 
 /// Takes a list of events.
@@ -36,6 +41,8 @@ pub fn run(data: &[u8]) {
         accepted: Vec::new(),
         now: Instant::from_nanos(1_000_000_000),
         known: vec![ECHO, READ],
+        read: 0,
+        said: VecDeque::new(),
     };
     world.engine.listen(ECHO).expect("nobody has it");
     world.engine.listen(READ).expect("nobody has it");
@@ -46,6 +53,7 @@ pub fn run(data: &[u8]) {
         world.victim.connect_offering(to(ECHO), now).expect("room"),
         world.victim.connect_offering(to(READ), now).expect("room"),
     ];
+    world.read = channels[2];
     world.carry();
     // Buffers that held the victim's bytes are there to be used again.
     for _ in 0..8 {
@@ -55,6 +63,8 @@ pub fn run(data: &[u8]) {
     world.carry();
     let mut input = Input(data);
     input.events(EVENTS, |input| world.event(input));
+    world.read_victim();
+    world.carry();
     for number in 0..4 {
         for channel in channels {
             let said = world.victim_says(channel, 100 + number);
@@ -163,6 +173,12 @@ impl World {
         all
     }
 
+    /// Reads all that the victim has said: nothing of it is lost, however much others were promised.
+    fn read_victim(&mut self) {
+        let lengths: Vec<usize> = self.read(VICTIM).iter().map(Vec::len).collect();
+        assert_eq!(lengths, Vec::from(core::mem::take(&mut self.said)), "there was credit for it");
+    }
+
     /// The victim sends so many bytes, which have their mark.
     fn victim_says(&mut self, channel: u16, len: usize) -> Vec<u8> {
         let data: Vec<u8> = leak::mark(Owner::Victim).into_iter().cycle().take(len).collect();
@@ -186,7 +202,16 @@ impl World {
                 let bytes = leak::plain(input.take(length));
                 self.arrive(ATTACKER, &bytes, what & 0x80 == 0);
             }
-            2 => _ = self.read(ATTACKER),
+            2 if what & 0x80 == 0 => _ = self.read(ATTACKER),
+            2 if what & 0x40 == 0 => self.read_victim(),
+            2 => {
+                // All that it may.
+                while self.victim.has_credit(self.read) {
+                    let len = usize::from(input.byte()) * 8;
+                    self.victim_says(self.read, len);
+                    self.said.push_back(len);
+                }
+            }
             3 => {
                 let number = self.known[input.below(self.known.len())];
                 self.engine.hold_up(number);
@@ -196,6 +221,8 @@ impl World {
             _ => self.message(what, input),
         }
         self.carry();
+        let (kept, promised, most) = self.engine.memory();
+        assert!(kept <= promised && promised <= most, "{kept} kept, {promised} promised");
     }
 
     /// A message of the attacker's, of which every field may lie.
@@ -219,8 +246,8 @@ impl World {
         };
         // Often one that has a meaning.
         header.word = match input.byte() {
-            0..=99 => 0x4931,
-            taken @ 100..=199 => u16::from(taken - 100),
+            few @ 0..=99 => 0x4a00 + u16::from(few),
+            count @ 100..=199 => u16::from(count - 100),
             _ => input.word(),
         };
         let data = leak::plain(&vec![input.byte(); length]);
@@ -244,6 +271,8 @@ pub fn corpus() -> Vec<Vec<u8>> {
         for to in [2, 3, 2, 3] {
             all.extend(message(3, to, 1000, 100));
         }
+        // The victim says all that it may, and is read.
+        all.extend([0xc2, 9, 9, 9, 9, 9, 9, 9, 9, 0x82]);
         all.extend([2, 0, 10]);
         all.extend([message(5, 2, 0, 101), message(6, 2, 2, 101), message(2, 3, 0, 0)].concat());
         all

@@ -3,6 +3,7 @@
 //!
 //! Run by `./isthmus test SUITE`, which makes the guest's system and builds the image.
 
+pub mod bridge_peer;
 pub mod captured;
 pub mod crafter;
 mod dialer;
@@ -22,6 +23,7 @@ pub mod smc;
 pub mod smc_attacker;
 pub mod storage;
 pub mod tools;
+pub mod trace;
 
 use std::sync::OnceLock;
 

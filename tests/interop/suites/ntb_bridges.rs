@@ -1,5 +1,9 @@
 //! Two images that a hardware bridge joins, on its model, by NTRDMA; beside each side a DMA engine that carries what is
-//! written, or none. A volume of one is used by the other, directly and by a stock client; either is killed.
+//! written, or none. A volume of one is used by the other, directly and by a stock client; either is killed; and one of
+//! them is somebody who lies.
+
+mod hostile;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -7,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use interop_tests::image_spec;
 use interop_tests::remote::wait_for;
 use launch::models::ModelServer;
-use launch::qemu::{Machine, Program, Spec, Vm};
+use launch::qemu::{Disk, Machine, Program, Spec, Vm};
 use serde_json::Value;
 
 use crate::ntb_chain::{data_survives, messages_go_over_smc_r};
@@ -205,6 +209,83 @@ fn either_machine_is_killed(kind: Kind, rounds: u64) -> Result<()> {
     Ok(())
 }
 
+/// The server's bridge is the second core's, which serves what comes over it.
+#[test]
+fn a_bridge_of_the_second_core_is_served_there() -> Result<()> {
+    let bridge = GEN3.start()?;
+    let words = "isthmus.volume.0.size=4MiB isthmus.rnbd.queue_depth=64 isthmus.ntb.0.core=1";
+    let mut server = boot(bridge.image(0, words)?.cpus(2))?;
+    let mut client = bridge.client()?;
+    wait_open(&mut client)?;
+    let read = client.run("remote read far count=300 size=4KiB depth=16")?;
+    read.contains("300 reads of 4096")?;
+    // The other core tells of its bridges now and then.
+    let deadline = Instant::now() + PATIENCE;
+    let told = loop {
+        let told = shown(&mut server)?;
+        if told["entries_received"].as_u64() > Some(300) {
+            break told;
+        }
+        ensure!(Instant::now() < deadline, "{told:#}");
+    };
+    ensure!(told["core"] == 1 && told["link"] == "up" && told["violations"] == 0, "{told:#}");
+    ensure!(told["doorbell"] == "interrupts", "{told:#}");
+    let loops = server.run("show loops --json")?.json()?;
+    let served = |core: usize| {
+        let stages = loops[core]["stages"].as_array().into_iter().flatten();
+        let serve = stages.filter(|stage| stage["stage"] == "serve");
+        serve.filter_map(|stage| stage["items"].as_u64()).sum::<u64>()
+    };
+    ensure!(served(1) > 50 && served(0) == 0, "{loops:#}");
+    server.run("session list csv")?.contains("gw")?;
+    server.run("ntb measure")?.contains("core 1 has the bridge")?;
+    client.run("ntb measure")?.contains("rc_rdma_read_lat")?;
+    server.run("ntb reset ntb0")?.lacks("error")?;
+    wait_open(&mut client)?;
+    client.run("remote read far count=300 size=4KiB depth=16")?.contains("300 reads of 4096")?;
+    server.run("show log")?.lacks("ERROR")?.lacks("panic")?;
+    Ok(())
+}
+
+/// The server lends a session's memory to its client: what the engine has written lies where it belongs, and only headers
+/// are read by a CPU.
+#[test]
+fn a_write_is_touched_by_no_cpu_of_the_server() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    disk.as_file().set_len(4 << 20)?;
+    let bridge = GEN3.start()?;
+    // The disk is in front of the bridge.
+    let words = "isthmus.ntb.0.device=pci:0000:00:02.0 isthmus.volume.0.name=ram0 \
+                 isthmus.volume.0.disk=0 isthmus.rnbd.queue_depth=16 \
+                 isthmus.rnbd.always_invalidate=false";
+    let mut server = boot(bridge.image(0, words)?.disk(Disk::new(disk.path())))?;
+    let mut client = bridge.client()?;
+    wait_open(&mut client)?;
+    client.run("mirror create both near far force")?.contains("in force now")?;
+    let synced = r#""name":"far","state":"in sync""#;
+    wait_for(&mut client, "mirror list json", synced, PATIENCE)?;
+    client.run("remote read both count=100 size=4KiB depth=8")?.contains("100 reads of 4096")?;
+    let (wrote, got) = (shown(&mut client)?, shown(&mut server)?);
+    let count = |told: &Value, key: &str| told[key].as_u64().with_context(|| format!("{told:#}"));
+    let placed = count(&wrote, "bytes_placed")?;
+    ensure!(placed > 3 << 20 && count(&wrote, "bytes_by_engine")? >= placed, "{wrote:#}");
+    ensure!(count(&wrote, "bytes_by_cpu")? == 0, "{wrote:#}");
+    ensure!(count(&got, "bytes_copied")? < placed / 32, "{got:#}");
+    ensure!(got["violations"] == 0 && got["qp_errors"] == 0, "{got:#}");
+    server.run("show log")?.lacks("ERROR")?.lacks("panic")?;
+    Ok(())
+}
+
+/// A core that is not there: the bridge is the first one's, and the log says so.
+#[test]
+fn a_core_that_is_not_there_is_said_to_be_missing() -> Result<()> {
+    let bridge = GEN3.without_engine().start()?;
+    let mut server = boot(bridge.image(0, "isthmus.ntb.0.core=2")?.cpus(2))?;
+    server.run("show log")?.contains("ntb0: there is no core 2; accepted: 0 to 1")?;
+    ensure!(shown(&mut server)?["core"] == 0);
+    Ok(())
+}
+
 #[test]
 fn a_volume_is_used_over_intel_gen3_and_ioat() -> Result<()> {
     a_volume_is_used(GEN3)
@@ -246,15 +327,43 @@ fn either_machine_is_killed_over_switchtec() -> Result<()> {
 }
 
 /// A stock client, an image, and across the bridge another one with the disk.
-#[test]
-fn data_survives_the_way_over_intel_gen3_and_ioat() -> Result<()> {
-    let bridge = GEN3.start()?;
+fn data_survives_over(kind: Kind) -> Result<()> {
+    let bridge = kind.start()?;
     data_survives(|far, spec| bridge.joined(usize::from(far), spec))
 }
 
+#[test]
+fn data_survives_the_way_over_intel_gen3_and_ioat() -> Result<()> {
+    data_survives_over(GEN3)
+}
+
+#[test]
+fn data_survives_the_way_over_intel_gen4_and_ioat() -> Result<()> {
+    data_survives_over(GEN4)
+}
+
+#[test]
+fn data_survives_the_way_over_switchtec_and_ioat() -> Result<()> {
+    data_survives_over(SWITCHTEC)
+}
+
 /// The stock client speaks SMC-R to an image, and that across the bridge to another.
+fn messages_go_over_smc_r_over(kind: Kind) -> Result<()> {
+    let bridge = kind.start()?;
+    messages_go_over_smc_r(|far, spec| bridge.joined(usize::from(far), spec), [0, 1])
+}
+
 #[test]
 fn messages_go_over_smc_r_over_intel_gen3_and_ioat() -> Result<()> {
-    let bridge = GEN3.start()?;
-    messages_go_over_smc_r(|far, spec| bridge.joined(usize::from(far), spec), [0, 1])
+    messages_go_over_smc_r_over(GEN3)
+}
+
+#[test]
+fn messages_go_over_smc_r_over_intel_gen4_and_ioat() -> Result<()> {
+    messages_go_over_smc_r_over(GEN4)
+}
+
+#[test]
+fn messages_go_over_smc_r_over_switchtec_and_ioat() -> Result<()> {
+    messages_go_over_smc_r_over(SWITCHTEC)
 }

@@ -1,6 +1,7 @@
 //! The image on a RapidIO network, by models of the Tsi721 and of a switch, with a stock Linux 6.12 at another end: Linux
 //! as the host that enumerates, and the image as that. Then Ethernet (rionet), and channels (rio_cm).
 mod eight;
+mod hosts;
 mod linx;
 mod own;
 mod pair;
@@ -43,13 +44,17 @@ impl Boards {
         let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
         let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test rapidio")?;
         let model = ModelServer::start_several(&server, "tsi721", 2, &["--topology", TOPOLOGY])?;
-        let program = Program::with_vfio_user()?;
-        let spec = image_spec()?.machine(Machine::Q35).program(program);
+        let gateway = Boards::image(&model, words, nic)?;
+        let guest = Boards::linux(&model)?;
+        Ok(Boards { gateway, guest, model })
+    }
+
+    fn image(model: &ModelServer, words: &str, nic: Option<Nic>) -> Result<Vm> {
+        let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?);
         let spec = nic.into_iter().fold(spec.append(words), Spec::nic);
         let mut gateway = spec.vfio_user(&model.socket_of(0)).start()?;
         gateway.wait_ready()?;
-        let guest = Boards::linux(&model)?;
-        Ok(Boards { gateway, guest, model })
+        Ok(gateway)
     }
 
     fn linux(model: &ModelServer) -> Result<Guest> {

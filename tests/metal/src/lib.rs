@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Bus address of the memory: not where it lies for us.
-const MEMORY: u64 = 0x10_0000;
+pub const MEMORY: u64 = 0x10_0000;
 /// Where the function is.
 fn place() -> PciAddress {
     PciAddress::new(0, 0, 3, 0)
@@ -43,6 +43,11 @@ impl<F: Function + Send + 'static> Metal<F> {
         let start = NonNull::from(&mut whole[skipped / 8..]).cast();
         // SAFETY: leaked, so mapped for ever, and the only reference was just given up.
         let memory = unsafe { Window::from_raw(start, MEMORY, memory) };
+        Metal::with_memory(function, memory)
+    }
+
+    /// A machine with this memory, which others may reach as well.
+    pub fn with_memory(function: F, memory: Window) -> Self {
         let slot = Arc::new(Mutex::new(Slot::new(function, memory)));
         Metal { slot, arena: Arena::new(memory), interrupts: 4 }
     }

@@ -458,6 +458,7 @@ fn a_bell_is_rung_behind_what_the_engine_carries<M: Joined>(functions: impl Fn()
     a.bridge.ring();
     b.machine.run();
     assert_eq!(b.bridge.interrupts(), before, "nothing is there yet");
+    assert!(a.bridge.is_busy(), "who halts now for long rings late");
     for _ in 0..10 {
         let now = a.pass();
         a.bridge.complete(now);
@@ -466,6 +467,7 @@ fn a_bell_is_rung_behind_what_the_engine_carries<M: Joined>(functions: impl Fn()
         assert!(there || b.bridge.interrupts() == before);
     }
     assert_eq!(b.bridge.interrupts(), before + 1);
+    assert!(!a.bridge.is_busy());
 }
 
 /// All that is to be true of a bridge.

@@ -97,6 +97,7 @@ mod tests {
             ("system.hostname", "in force after `save` and `reboot`"),
             ("net.0.address", "in force now; `save` keeps it"),
             ("net.0.core", "in force after `save` and `reboot`"),
+            ("ntb.0.core", "in force after `save` and `reboot`"),
             ("net.3.mtu", "in force after `save` and `reboot`"),
             ("http.tls", "in force after `save` and `reboot`"),
             ("rule.2", "in force now; `save` keeps it"),

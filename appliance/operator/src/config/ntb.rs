@@ -21,6 +21,8 @@ section! {
         device: Option<DeviceName>;
         /// What is spoken over it: `ntrdma` with another appliance, `ntb_transport` with a stock Linux host.
         protocol: NtbProtocol = NtbProtocol::Ntrdma;
+        /// Number of the core whose loop has the bridge; 0, the first, without it.
+        core: Option<u8> [0, 63];
         /// Which half of the shared memory is ours; without it by the number that the device has
         /// from its server.
         side: Option<u8> [0, 1];
@@ -181,7 +183,13 @@ fn check_ends(config: &Config, i: usize, ntb: &Ntb, report: &mut Report<'_>) {
             report.add(format!("ntb.{i}.address"), reason, "addresses of no interface");
         }
     }
+    let elsewhere = ntb.core.is_some_and(|core| core > 0);
     for (n, remote) in config.remote.iter().enumerate() {
+        if elsewhere && remote.path.iter().any(|path| path.from == address) {
+            let reason = format!("{address} is of ntb.{i}, which another core has");
+            let accepted = "addresses of core 0, which connects to other servers";
+            report.add(format!("remote.{n}.path"), reason, accepted);
+        }
         if remote.path.iter().any(|path| path.from == address && path.to != peer) {
             let reason = format!("only {peer} is at the other end of the bridge");
             report.add(format!("remote.{n}.path"), reason, "");
@@ -222,6 +230,7 @@ fn check_transport(i: usize, ntb: &Ntb, report: &mut Report<'_>) {
         ),
         ("listen", ntb.listen, "nobody may connect"),
         ("peer_timeout_ms", ntb.peer_timeout_ms.is_some(), "Linux gives no sign of life"),
+        ("core", ntb.core.is_some_and(|core| core > 0), "its interface is core 0's"),
     ];
     for (key, _, reason) in given.into_iter().filter(|(_, is_given, _)| *is_given) {
         report.add(format!("ntb.{i}.{key}"), reason.into(), "nothing with protocol ntb_transport");
@@ -238,6 +247,10 @@ fn check_tcp(config: &Config, i: usize, ntb: &Ntb, report: &mut Report<'_>) {
             }
         }
         return;
+    }
+    if ntb.tcp.is_some() && ntb.core.is_some_and(|core| core > 0) {
+        let reason = "TCP is carried by core 0".into();
+        report.add("ntb.0.core".into(), reason, "0 with `tcp`");
     }
     if ntb.tcp.is_some() && ntb.side.is_some() {
         let reason = "TCP has no sides".into();
@@ -353,6 +366,14 @@ mod tests {
             ("side = 1", "tcp = \"10.0.0.2\"\ndevice = 0", "TCP has no device"),
             ("side = 1", "protocol = \"ntb_transport\"", "ntb.0.address: the addresses of its"),
             ("side = 1", "protocol = \"verbs\"", "accepted: ntrdma or ntb_transport"),
+            ("side = 1", "core = 1", "remote.0.path: 10.9.0.2 is of ntb.0, which another core has"),
+            ("side = 1", "core = 64", "64 is out of range"),
+            ("side = 1", "core = 1\ntcp = \"10.0.0.2\"", "ntb.0.core: TCP is carried by core 0"),
+            (
+                "[[net]]",
+                "[[ntb]]\nprotocol = \"ntb_transport\"\ncore = 1\n[[net]]",
+                "ntb.1.core: its interface is core 0's",
+            ),
             (
                 "[[net]]",
                 "[[ntb]]\ndevice = 0\nprotocol = \"ntb_transport\"\n[[net]]",

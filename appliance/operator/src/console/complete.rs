@@ -1,6 +1,7 @@
 //! What Tab offers.
 
-use super::commands::{Argument, COMMANDS, Command};
+use super::command::{Argument, Command};
+use super::commands::COMMANDS;
 use super::system::System;
 use net::capture::Filter;
 

@@ -1,8 +1,10 @@
 //! What a command does.
 
 use super::State;
-use super::commands::{COMMANDS, Invocation, Verb, parse};
+use super::command::Verb;
+use super::commands::COMMANDS;
 use super::output::Output;
+use super::parse::{Invocation, parse};
 use super::report::Report;
 use super::system::{Managed, System};
 use crate::config::Problem;

@@ -5,12 +5,14 @@
 //! typed or pasted, memory and work per poll stay bounded: when output has not been sent yet, input
 //! waits, first here, then in the serial port's FIFO.
 
+mod command;
 mod commands;
 mod complete;
 mod editor;
 mod execute;
 mod keys;
 mod output;
+mod parse;
 mod report;
 mod system;
 

@@ -1,16 +1,22 @@
 //! What carries a bridge: a device, or TCP in its place.
 
 use super::tcp::Tcp;
-use drivers::device::Device as FoundDevice;
 use drivers::dma::{Carried, Carrier};
+use drivers::hal::Interrupt;
 use drivers::ntb::{Bridge, Ntb as _, NtbDevice, Side};
 use net::refusal::Refusals;
 
 /// One of the two.
 pub(in crate::gateway) enum Device {
     /// A device, and the engine that carries for it.
-    Bridge(FoundDevice, Box<dyn NtbDevice>, Option<String>),
+    Bridge(Place, Box<dyn NtbDevice>, Option<String>),
     Tcp(Box<Tcp>),
+}
+
+/// A device's driver, and where it is.
+pub(in crate::gateway) struct Place {
+    pub driver: &'static str,
+    pub location: String,
 }
 
 impl Device {
@@ -30,6 +36,11 @@ impl Device {
         }
     }
 
+    /// Whether something waits for a DMA engine.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Device::Bridge(_, device, _) if device.is_busy())
+    }
+
     /// Whether it can end a halt. TCP does so by the network's ports.
     pub fn wakes(&self) -> bool {
         match self {
@@ -42,6 +53,14 @@ impl Device {
     pub fn set_interrupts(&mut self, wanted: bool) {
         if let Device::Bridge(_, device, _) = self {
             device.set_interrupts(wanted);
+        }
+    }
+
+    /// Sends its interrupts to another core; false if it has none.
+    pub fn route(&mut self, interrupt: Interrupt) -> bool {
+        match self {
+            Device::Bridge(_, device, _) => device.route(interrupt),
+            Device::Tcp(_) => false,
         }
     }
 
@@ -85,7 +104,7 @@ impl Device {
     /// What it is.
     pub fn name(&self) -> String {
         match self {
-            Device::Bridge(device, ..) => format!("{}, {}", device.driver(), device.location()),
+            Device::Bridge(Place { driver, location }, ..) => format!("{driver}, {location}"),
             Device::Tcp(_) => "tcp".into(),
         }
     }
@@ -156,13 +175,14 @@ impl Device {
     /// The name of what carries it, and whether it is there, for metrics.
     pub fn connected(&self) -> (&'static str, bool) {
         match self {
-            Device::Bridge(device, bridge, _) => (device.driver(), bridge.link()),
+            Device::Bridge(device, bridge, _) => (device.driver, bridge.link()),
             Device::Tcp(tcp) => ("tcp", tcp.stream.link()),
         }
     }
 }
 
 /// What a hardware bridge has, for metrics.
+#[derive(Clone, Copy, Debug)]
 pub(in crate::gateway) struct Hardware {
     /// Generation of PCI Express and lanes of the link, 0 while there is none.
     pub link: (u8, u8),

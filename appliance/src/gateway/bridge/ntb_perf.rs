@@ -50,7 +50,15 @@ pub(in crate::gateway) fn act(state: &mut State, words: &[&str]) -> Result<Manag
     if !MEASURE {
         return Err(families::missing("measure"));
     }
-    let place = super::place(&state.plane.bridges, name)?;
+    let place = super::place(&state.plane.bridges, name).map_err(|why| {
+        let elsewhere = state.bridge_elsewhere(name);
+        elsewhere.map_or(why, |(worker, ..)| {
+            let core = state.workers[worker].core;
+            format!(
+                "core {core} has the bridge: measure from the other machine, or have core 0 own it"
+            )
+        })
+    })?;
     let started = change(state, place, &mut |measure, ctx| measure.start(time, ctx));
     started.ok_or("there is no bridge")?;
     if let Some(bridge) = state.plane.bridges.get_mut(place) {

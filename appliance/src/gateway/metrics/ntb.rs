@@ -1,10 +1,10 @@
 //! Metrics of bridges.
 
 use super::Page;
-use crate::gateway::bridge::{Hardware, TransportPort};
+use crate::gateway::bridge::{BridgeTold, Hardware, TransportPort};
 use crate::gateway::state::State;
 use core::fmt::{Display, Error};
-use ntrdma::{self, Counters};
+use ntrdma::Counters;
 
 /// A counter: its name, its help, where it lies in the provider's, and in a bridge's to a stock Linux host that has it.
 type Family = (&'static str, &'static str, fn(&Counters) -> u64, Option<fn(&TransportPort) -> u64>);
@@ -73,15 +73,13 @@ fn label(name: &String) -> [(&'static str, &dyn Display); 1] {
 /// Nothing without a bridge.
 pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let plane = &state.plane;
-    let stacks = plane.rdma_stack.iter();
-    let ntrdma = stacks.flat_map(|rdma_stack| rdma_stack.providers.bridges());
-    let bridges: Vec<_> = plane.bridges.iter().zip(ntrdma).collect();
+    let bridges = state.bridge_counts();
     if bridges.is_empty() && plane.transports.is_empty() {
         return Ok(());
     }
     let mut up = w.gauge("isthmus_ntb_up", "Whether the link to the other machine is up.")?;
-    for (bridge, ntrdma) in &bridges {
-        up.sample(&label(&bridge.name), u64::from(ntrdma.link() == ntrdma::State::Up))?;
+    for bridge in &bridges {
+        up.sample(&label(&bridge.name), u64::from(bridge.up))?;
     }
     for one in &plane.transports {
         up.sample(&label(&one.name), u64::from(one.is_up()))?;
@@ -89,22 +87,22 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     if !bridges.is_empty() {
         let help = "Whether what carries the bridge reaches the other machine.";
         let mut reached = w.gauge("isthmus_ntb_connected", help)?;
-        for (bridge, _) in &bridges {
-            let (device, connected) = bridge.device.connected();
+        for bridge in &bridges {
             let [name] = label(&bridge.name);
-            reached.sample(&[name, ("device", &device as &dyn Display)], u64::from(connected))?;
+            let device = ("device", &bridge.device as &dyn Display);
+            reached.sample(&[name, device], u64::from(bridge.connected))?;
         }
         let mut pairs = w.gauge("isthmus_ntb_queue_pairs", "Queue pairs.")?;
-        for (bridge, ntrdma) in &bridges {
-            pairs.sample(&label(&bridge.name), ntrdma.queue_pairs().0 as u64)?;
+        for bridge in &bridges {
+            pairs.sample(&label(&bridge.name), bridge.queue_pairs)?;
         }
     }
     for (name, help, value, of_transport) in FAMILIES {
         let transports = plane.transports.iter().zip(core::iter::repeat(of_transport));
         let transports = transports.filter_map(|(one, value)| Some((one, value?(one))));
         let mut counter = w.counter(name, help)?;
-        for (bridge, ntrdma) in &bridges {
-            counter.sample(&label(&bridge.name), value(ntrdma.counters()))?;
+        for bridge in &bridges {
+            counter.sample(&label(&bridge.name), value(&bridge.counters))?;
         }
         for (one, value) in transports {
             counter.sample(&label(&one.name), value)?;
@@ -112,21 +110,19 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     }
     let mut interrupts =
         w.counter("isthmus_ntb_interrupts_total", "Interrupts that the device raised.")?;
-    for (bridge, _) in &bridges {
-        interrupts.sample(&label(&bridge.name), bridge.device.interrupts())?;
+    for bridge in &bridges {
+        interrupts.sample(&label(&bridge.name), bridge.interrupts)?;
     }
     for one in &plane.transports {
         interrupts.sample(&label(&one.name), one.interrupts())?;
     }
-    hardware(state, w)
+    hardware(state, &bridges, w)
 }
 
 /// Nothing without a hardware bridge.
-fn hardware(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    let plane = &state.plane;
-    let ntrdma = plane.bridges.iter();
-    let ntrdma = ntrdma.filter_map(|bridge| Some((&bridge.name, bridge.device.hardware()?)));
-    let others = plane.transports.iter().filter_map(|one| Some((&one.name, one.hardware()?)));
+fn hardware(state: &State, bridges: &[BridgeTold], w: &mut Page<'_>) -> Result<(), Error> {
+    let ntrdma = bridges.iter().filter_map(|bridge| Some((&bridge.name, bridge.hardware?)));
+    let others = state.plane.transports.iter().filter_map(|one| Some((&one.name, one.hardware()?)));
     let all: Vec<(&String, Hardware)> = ntrdma.chain(others).collect();
     if all.is_empty() {
         return Ok(());

@@ -21,6 +21,7 @@ use crate::console::{Managed, Progress};
 use crate::report::Value;
 use core::fmt::Error;
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use core::time::Duration;
 use drivers::hal::{Arena, Instant, UdpFlow};
 use exchange::Exchanges;
 use messaging::usnic::{UsnicEnds, UsnicTransport};
@@ -33,7 +34,7 @@ use rand_core::RngCore;
 use usnic::ob1::{self, Budget};
 use usnic::wire::header::MAX_HEADER;
 use usnic::wire::modex::Modex;
-use usnic::{Channel, Delivery, EndpointConfig, EndpointId, Engine, InterfaceConfig};
+use usnic::{Channel, Delivery, EndpointConfig, EndpointId, Engine, InterfaceConfig, Timing};
 
 /// Memory for messages, if the machine has four times as much to spare; the longest message is a quarter of it.
 const MEMORY: usize = 64 << 20;
@@ -166,7 +167,14 @@ impl Interface {
     /// What the engine is to know of a peer.
     fn endpoint(&self, number: usize, peer_sender: u64, modex: Modex) -> EndpointConfig {
         let config = &self.config;
+        let retransmit = Duration::from_millis(config.retransmit_ms.into());
+        let timing = Timing::default();
         EndpointConfig {
+            timing: Timing {
+                retransmit,
+                retransmit_most: timing.retransmit_most.max(retransmit),
+                ..timing
+            },
             layout: config.layout.0,
             tag: config.tag,
             delivery: Delivery::AsTheyCome,

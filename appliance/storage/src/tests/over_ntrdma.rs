@@ -8,7 +8,7 @@ use crate::volume::RamVolume;
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
 use ntrdma::Layout;
-use ntrdma::testing::{Pair, Way};
+use ntrdma::testing::{ARENA, Pair, Way};
 use rtrs::client::{Event, Outcome, PathId};
 use rtrs::server::Config;
 use std::boxed::Box;
@@ -74,7 +74,9 @@ fn world(seed: u64, way: Way, config: Config) -> World<NtrdmaPair> {
     let mut world = World::over(NtrdmaPair(pair), config, 2 << 20, volume);
     if way == Way::Lent {
         // Memory that is exposed: the peer reads payload where it lies.
-        world.arena = world.wire.0.nodes[0].arena.share();
+        let ntrdma = &mut world.wire.0.nodes[0].ntrdma;
+        let lent = ntrdma.lend(ntrdma.local(), ARENA).unwrap();
+        world.arena = Arena::new(lent);
     }
     world
 }

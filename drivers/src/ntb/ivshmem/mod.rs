@@ -95,8 +95,7 @@ struct Doorbell {
     interrupt: Interrupt,
     /// Number of this machine, from 0.
     number: u16,
-    /// Held so that the table stays as it was set.
-    _msix: Msix,
+    msix: Msix,
 }
 
 /// One side of the bridge.
@@ -135,7 +134,7 @@ impl Ivshmem {
         let msix = Msix::open(function, &bars, platform);
         let doorbell = number.zip(msix).and_then(|(number, mut msix)| {
             let interrupt = platform.allocate_interrupt().filter(|i| msix.route(VECTOR, i))?;
-            Some(Doorbell { registers, interrupt, number, _msix: msix })
+            Some(Doorbell { registers, interrupt, number, msix })
         });
         let by_number = |bell: &Doorbell| if bell.number & 1 == 0 { Side::A } else { Side::B };
         let side = side.or(doorbell.as_ref().map(by_number)).ok_or(Error::NoSide)?;
@@ -172,6 +171,15 @@ impl NtbDevice for Ivshmem {
         self.own.store32(ARMED, u32::from(wanted));
         // Before anybody looks at what is pending: see `ring`.
         fence(Ordering::SeqCst);
+    }
+
+    fn route(&mut self, interrupt: Interrupt) -> bool {
+        let Some(bell) = &mut self.doorbell else { return false };
+        let routed = bell.msix.route(VECTOR, &interrupt);
+        if routed {
+            bell.interrupt = interrupt;
+        }
+        routed
     }
 
     fn interrupts(&self) -> u64 {

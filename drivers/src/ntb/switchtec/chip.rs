@@ -202,6 +202,11 @@ impl Chip for SwitchtecChip {
         1
     }
 
+    fn renew(&mut self) {
+        let Parts { partition, exposed, .. } = &self.parts;
+        self.own.renew(*partition, exposed.len() as u64, self.is_set_up);
+    }
+
     fn clear_scratchpads(&mut self) {
         self.own.clear_scratchpads();
     }

@@ -27,6 +27,20 @@ impl Own {
         self.0.store32(MAGIC_AT, MAGIC);
     }
 
+    /// Says again who this is, and whether it wants the link: the other can write over it.
+    pub fn renew(&self, partition: u8, window: u64, link: bool) {
+        for (at, value) in [
+            (MAGIC_AT, u64::from(MAGIC) | u64::from(link) << 32),
+            (PARTITION, partition.into()),
+            (WINDOWS, window),
+            (WINDOWS + 8, 0),
+        ] {
+            if self.0.load64(at) != value {
+                self.0.store64(at, value);
+            }
+        }
+    }
+
     pub fn set_link(&self, wanted: bool) {
         self.0.store32(LINK, wanted.into());
     }

@@ -139,10 +139,8 @@ impl Node {
     /// A RapidIO message that came to RIOCM's mailbox, as [`Riocm::receive`].
     #[inline]
     pub fn receive(&mut self, port: usize, source: u16, bytes: &[u8], now: Instant) {
-        // In their order: what is not told yet is older.
-        self.pump(now);
         match Data::single(bytes) {
-            Some(single) => {
+            Some(single) if !self.riocm.has_events() => {
                 let number = single.2.first_chunk().map(|it| u32::from_be_bytes(*it));
                 let Node { riocm, pool, .. } = self;
                 if let Some((cid, message)) = riocm.arrive_single(pool, port, source, single, now) {
@@ -154,18 +152,21 @@ impl Node {
                         self.handle_rlnh(place, message);
                     }
                 }
+                self.pump(now);
             }
-            None => self.receive_other(port, source, bytes, now),
+            _ => self.receive_other(port, source, bytes, now),
         }
-        self.pump(now);
     }
 
     #[inline(never)]
     fn receive_other(&mut self, port: usize, source: u16, bytes: &[u8], now: Instant) {
+        // In their order: what is not told yet is older.
+        self.pump(now);
         let Node { riocm, pool, .. } = self;
         if let Some((cid, message)) = riocm.arrive_other(pool, port, source, bytes, now) {
             self.handle_message(self.by_cid[usize::from(cid)], message);
         }
+        self.pump(now);
     }
 
     /// The next RapidIO message to send, as [`Riocm::poll_transmit`]; what is due is done first, for all links.

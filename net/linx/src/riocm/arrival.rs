@@ -107,7 +107,7 @@ impl Riocm {
     }
 
     /// The same for any packet.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn arrive_other(
         &mut self,
         pool: &mut Pool,

@@ -7,7 +7,7 @@
 use super::arrival::Payload;
 use super::connection::{ASSEMBLIES, Connection};
 use super::{Fault, Message};
-use crate::pool::{Chain, Cursor, Pool};
+use crate::pool::{Chain, Pool};
 use crate::wire::riocm::{self, FRAG_PATCH, HEAD_PATCH, Part};
 
 /// A message of which parts are missing.
@@ -29,35 +29,28 @@ struct Patching {
     /// Fragments that have come, and are not patched yet.
     unpatched: u16,
     head_is_done: bool,
-    /// Where the next hole is. A hole has the distance to the one behind it in its first bytes.
+    /// Where in the memory the next hole is, and the last. In each stands where the one behind it is.
     hole: usize,
-    cursor: Option<Cursor>,
+    last: usize,
 }
 
 impl Patching {
-    /// Fills the next hole, which most often lies in one piece.
+    /// A fragment has come, with a hole in front.
     #[inline]
-    fn fill<const N: usize>(
-        &mut self,
-        pool: &Pool,
-        chain: &Chain,
-        patch: &[u8; N],
-    ) -> Result<(), Fault> {
-        let cursor = self.cursor.get_or_insert(pool.start(chain));
-        let window = pool.next_window(cursor, self.hole, N);
-        let mut distance = [0; 4];
-        let done = match window.len() == N {
-            true => {
-                distance = window.read_array(0).unwrap_or_default();
-                window.write_array(0, patch).is_ok()
-            }
-            false => {
-                pool.peek(cursor, self.hole, &mut distance)
-                    && pool.overwrite(&mut cursor.clone(), self.hole, patch)
-            }
-        };
-        self.hole += u32::from_be_bytes(distance) as usize;
-        done.then_some(()).ok_or(Fault::Patches)
+    fn add(&mut self, pool: &Pool, hole: usize) {
+        match self.head_is_done && self.unpatched == 0 {
+            true => self.hole = hole,
+            false => pool.keep(self.last, hole),
+        }
+        self.last = hole;
+        self.unpatched += 1;
+    }
+
+    /// Fills the next hole; there is one.
+    #[inline]
+    fn fill<const N: usize>(&mut self, pool: &Pool, patch: &[u8; N]) -> Result<(), Fault> {
+        self.hole = pool.fill(self.hole, patch).ok_or(Fault::Patches)?;
+        Ok(())
     }
 }
 
@@ -144,7 +137,7 @@ impl Connection {
         part: Part,
         payload: Payload<'_>,
     ) -> Result<Option<Message>, Refused> {
-        let (message, most, patching) = match part {
+        let (message, most, mut patching) = match part {
             Part::Single(message) | Part::Start(message) => {
                 (message, self.agreed.start_len(), None)
             }
@@ -155,7 +148,7 @@ impl Connection {
                     unpatched: 0,
                     head_is_done: false,
                     hole: 0,
-                    cursor: None,
+                    last: 0,
                 };
                 (message, self.agreed.patch_start_len(), Some(patching))
             }
@@ -191,10 +184,13 @@ impl Connection {
         let mut chain = Chain::new(self.receive_account);
         let hole = if patching.is_some() { HEAD_PATCH } else { 0 };
         let limit = most.min(size - hole.min(size));
-        let Some(taken) = payload.put(pool, &mut chain, limit, hole) else {
+        let Some((taken, at)) = payload.put(pool, &mut chain, limit, hole) else {
             pool.free(chain);
             return Err(Refused::NoRoom);
         };
+        if let Some(patching) = &mut patching {
+            (patching.hole, patching.last) = (at, at);
+        }
         self.assemblies.push(Assembly { id, message, chain, placed: hole + taken, patching });
         Ok(None)
     }
@@ -217,7 +213,6 @@ impl Connection {
             None if payload.len() >= left.min(most) => (0, left.min(most)),
             Some(patching) if patching.fragments > 0 && left >= FRAG_PATCH => {
                 patching.fragments -= 1;
-                patching.unpatched += 1;
                 (FRAG_PATCH, most.min(left - FRAG_PATCH))
             }
             _ => {
@@ -225,15 +220,14 @@ impl Connection {
                 return Err(Fault::Part.into());
             }
         };
-        let taken = match payload {
-            Payload::Received(bytes) if hole == 0 => {
-                let bytes = bytes.get(..limit).unwrap_or_default();
-                pool.append(&mut assembly.chain, bytes).then_some(bytes.len())
-            }
-            payload => payload.put(pool, &mut assembly.chain, limit, hole),
-        };
-        assembly.placed += hole + taken.ok_or(Refused::NoRoom)?;
-        if assembly.patching.is_some() || assembly.left() > 0 {
+        let put = payload.put(pool, &mut assembly.chain, limit, hole);
+        let (taken, place) = put.ok_or(Refused::NoRoom)?;
+        assembly.placed += hole + taken;
+        if let Some(patching) = &mut assembly.patching {
+            patching.add(pool, place);
+            return Ok(None);
+        }
+        if assembly.left() > 0 {
             return Ok(None);
         }
         let Assembly { message, chain, .. } = self.assemblies.swap_remove(at);
@@ -293,13 +287,13 @@ impl Assembly {
         };
         if !patching.head_is_done {
             let (patch, rest) = bytes.split_first_chunk::<HEAD_PATCH>().ok_or(Fault::Patches)?;
-            patching.fill(pool, chain, patch)?;
+            patching.fill(pool, patch)?;
             (bytes, patching.head_is_done) = (rest, true);
         }
         while patching.unpatched > 0
             && let Some((patch, rest)) = bytes.split_first_chunk::<FRAG_PATCH>()
         {
-            patching.fill(pool, chain, patch)?;
+            patching.fill(pool, patch)?;
             patching.unpatched -= 1;
             bytes = rest;
         }
@@ -336,30 +330,45 @@ impl Payload<'_> {
         }
     }
 
-    /// Puts `limit` bytes at most behind a chain, with a hole in front; how many, unless there is no room.
-    #[inline]
-    fn put(self, pool: &mut Pool, chain: &mut Chain, limit: usize, hole: usize) -> Option<usize> {
-        let len = self.len().min(limit);
-        let mut front = [0; HEAD_PATCH];
-        front[..4].copy_from_slice(&((hole + len) as u32).to_be_bytes());
+    /// Puts `limit` bytes at most behind a chain, with a hole in front: how many, and where that is. None if there is no room.
+    #[inline(always)]
+    fn put(
+        self,
+        pool: &mut Pool,
+        chain: &mut Chain,
+        limit: usize,
+        hole: usize,
+    ) -> Option<(usize, usize)> {
         match self {
             Payload::Received(bytes) => {
-                let has_hole = match (hole, front.first_chunk::<FRAG_PATCH>()) {
-                    (0, _) => true,
-                    (FRAG_PATCH, Some(front)) => pool.append_few(chain, front),
-                    _ => pool.append(chain, &front[..hole]),
-                };
-                (has_hole && pool.append(chain, &bytes[..len])).then_some(len)
+                let bytes = &bytes[..bytes.len().min(limit)];
+                Some((bytes.len(), pool.append_behind(chain, hole, bytes)?))
             }
-            Payload::Kept(mut kept) => {
-                pool.truncate(&mut kept, limit);
-                if hole > 0 && !pool.fill_front(&mut kept, &front[..hole]) {
-                    pool.free(kept);
-                    return None;
-                }
-                pool.join(chain, kept);
-                Some(len)
-            }
+            Payload::Kept(kept) => put_kept(pool, chain, kept, limit, hole),
+        }
+    }
+}
+
+/// The same of what came early.
+#[inline(never)]
+fn put_kept(
+    pool: &mut Pool,
+    chain: &mut Chain,
+    mut kept: Chain,
+    limit: usize,
+    hole: usize,
+) -> Option<(usize, usize)> {
+    pool.truncate(&mut kept, limit);
+    let len = kept.len();
+    let at = if hole > 0 { pool.open_front(&mut kept, hole) } else { Some(0) };
+    match at {
+        Some(at) => {
+            pool.join(chain, kept);
+            Some((len, at))
+        }
+        None => {
+            pool.free(kept);
+            None
         }
     }
 }

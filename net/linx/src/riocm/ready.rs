@@ -32,9 +32,15 @@ impl Ready {
     #[inline]
     pub fn pop(&mut self) -> Option<u8> {
         let cid = self.front()?;
+        self.advance();
+        Some(cid)
+    }
+
+    /// The same of one that is known.
+    #[inline]
+    pub fn advance(&mut self) {
         self.first = self.first.wrapping_add(1);
         self.count -= 1;
-        Some(cid)
     }
 
     /// Whose turn it was is behind the others.

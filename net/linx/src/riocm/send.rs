@@ -45,12 +45,15 @@ pub(super) enum Body {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plan {
     /// Bytes of the message that belong to the first packet, and to each fragment but the last.
-    pub head: usize,
-    pub span: usize,
-    /// Fragments; and if it is patched, PATCHes and bytes at the end that only they carry.
-    pub fragments: usize,
-    pub patches: usize,
-    pub rest: usize,
+    pub head: u32,
+    pub span: u32,
+    /// Fragments; and if it is patched, PATCHes, and bytes in front of each fragment and at the end that only they carry.
+    pub fragments: u32,
+    pub patches: u32,
+    pub ahead: u32,
+    pub rest: u32,
+    /// Packets in all.
+    pub packets: u32,
 }
 
 /// A message that waits to be sent, or is being sent.
@@ -62,10 +65,11 @@ pub(super) struct Outgoing {
     pub size: usize,
     pub body: Body,
     pub id: u8,
-    /// Packets of it that were sent.
-    pub packets: usize,
-    /// Patches of 16 bytes that were sent.
-    pub patched: usize,
+    /// Packets of it that were sent, and where the next fragment begins.
+    pub packets: u32,
+    pub at: u32,
+    /// Fragments whose patches were sent.
+    pub patched: u32,
     /// Made with the first packet, unless that is all.
     pub plan: Plan,
 }
@@ -76,7 +80,7 @@ impl Plan {
         if how == Fragmentation::Simple {
             let (head, span) = (agreed.start_len(), agreed.fragment_len());
             let fragments = (size - head).div_ceil(span);
-            return Plan { head, span, fragments, patches: 0, rest: 0 };
+            return Plan::of([head, span, fragments, 0, 0, 0]);
         }
         // RapidIO messages have a multiple of 8 bytes. A packet that is filled up cannot be told from a longer one, so
         // all packets but the last, which the size of the message bounds, have whole ones.
@@ -97,13 +101,13 @@ impl Plan {
         if rest > capacity - used {
             patches += 1;
         }
-        Plan { head, span: whole, fragments, patches, rest }
+        Plan::of([head, whole, fragments, patches, FRAG_PATCH, rest])
     }
 
-    /// Bytes of the message that belong to fragment number `n`.
-    pub fn fragment(&self, n: usize, size: usize) -> (usize, usize) {
-        let start = self.head + n * self.span;
-        (start, self.span.min(size - self.rest - start))
+    /// All of it is bounded by the size of a message, which has 32 bits.
+    fn of(parts: [usize; 6]) -> Plan {
+        let [head, span, fragments, patches, ahead, rest] = parts.map(|part| part as u32);
+        Plan { head, span, fragments, patches, ahead, rest, packets: 1 + fragments + patches }
     }
 }
 
@@ -116,16 +120,46 @@ impl Outgoing {
     }
 
     /// The bytes at `offset`, `len` at most and all in one piece.
-    #[inline]
+    #[inline(always)]
     pub fn data(&mut self, pool: &Pool, offset: usize, len: usize) -> Window {
         match &mut self.body {
             Body::Copied { chain: _, data, .. } => pool.next_window(data, offset, len),
-            Body::Windows { windows, .. } => part(windows, offset, len),
+            Body::Windows { windows, .. } => match windows[0].slice(offset, len) {
+                Some(whole) => whole,
+                None => part(windows, offset, len),
+            },
         }
     }
 
+    /// Copies bytes out that patches are made of, from `offset`; false if there are not so many.
+    #[inline]
+    pub fn copy<const N: usize>(&mut self, pool: &Pool, offset: usize, into: &mut [u8; N]) -> bool {
+        // Most often all in one piece of the user's memory.
+        if let Body::Windows { windows: [first, _], .. } = &self.body
+            && let Ok(bytes) = first.read_array(offset)
+        {
+            *into = bytes;
+            return true;
+        }
+        self.copy_parts(pool, offset, into)
+    }
+
+    /// The same, whatever they lie in.
+    #[inline(never)]
+    pub fn copy_parts(&mut self, pool: &Pool, mut offset: usize, mut into: &mut [u8]) -> bool {
+        while !into.is_empty() {
+            let window = self.patch(pool, offset, into.len());
+            let (here, rest) = into.split_at_mut(window.len());
+            if here.is_empty() || window.read(0, here).is_err() {
+                return false;
+            }
+            (offset, into) = (offset + here.len(), rest);
+        }
+        true
+    }
+
     /// The same for what patches are made of.
-    pub fn patch(&mut self, pool: &Pool, offset: usize, len: usize) -> Window {
+    fn patch(&mut self, pool: &Pool, offset: usize, len: usize) -> Window {
         match &mut self.body {
             Body::Copied { patch, .. } => pool.next_window(patch, offset, len),
             Body::Windows { windows, .. } => part(windows, offset, len),
@@ -133,6 +167,7 @@ impl Outgoing {
     }
 }
 
+#[inline(never)]
 fn part(windows: &[Window; 2], offset: usize, len: usize) -> Window {
     let [first, second] = windows;
     let (window, at) =
@@ -184,6 +219,7 @@ impl Connection {
             body,
             id: self.message_id,
             packets: 0,
+            at: 0,
             patched: 0,
             plan: Plan::default(),
         }) as u32;

@@ -4,7 +4,9 @@ use super::connection::Connection;
 use super::send::{Outgoing, Plan};
 use super::{NONE, Riocm};
 use crate::pool::Pool;
-use crate::wire::riocm::{FRAG_PATCH, HEAD_PATCH, Header, LARGEST, LONGEST, Packet, Part};
+use crate::wire::riocm::{
+    FRAG, FRAG_PATCH, FRAME, HEAD_PATCH, Header, LARGEST, LONGEST, Packet, Part,
+};
 use drivers::hal::{Instant, Window};
 
 /// Packets that a connection sends before another has its turn.
@@ -63,6 +65,8 @@ pub(super) struct Out {
     windows: usize,
     /// Bytes in them.
     behind: usize,
+    /// Port, device and mailbox that it goes to.
+    to: (usize, u16, u8),
 }
 
 impl Out {
@@ -73,15 +77,21 @@ impl Out {
             payload: [Window::empty(); PIECES],
             windows: 0,
             behind: 0,
+            to: (0, 0, 0),
         }
     }
 
-    /// Writes a header in front of so many bytes.
+    /// Writes a header in front of so many bytes, which are shown then.
     #[inline(always)]
     fn set(&mut self, connection: &Connection, header: Header, payload: usize) {
         let packet = Packet { ends: connection.ends(), header };
         let Some(into) = self.header.first_chunk_mut::<LONGEST>() else { return };
         self.length = packet.emit(payload, into);
+    }
+
+    /// As [`Out::set`], and nothing of a message behind it.
+    fn set_bare(&mut self, connection: &Connection, header: Header, payload: usize) {
+        self.set(connection, header, payload);
         (self.windows, self.behind) = (0, 0);
     }
 
@@ -112,7 +122,8 @@ impl Out {
     }
 
     #[inline]
-    fn transmit(&self, port: usize, destination: u16, mailbox: u8) -> Transmit<'_> {
+    fn transmit(&self) -> Transmit<'_> {
+        let (port, destination, mailbox) = self.to;
         Transmit {
             port,
             destination,
@@ -134,54 +145,62 @@ impl Riocm {
     /// As [`Riocm::poll_transmit`], for who has called [`Riocm::poll`].
     #[inline]
     pub(crate) fn next_packet(&mut self, pool: &mut Pool) -> Option<Transmit<'_>> {
-        if self.ready.front().is_none() {
-            return None;
-        }
-        self.make_packet(pool)
-    }
-
-    #[inline(never)]
-    fn make_packet(&mut self, pool: &mut Pool) -> Option<Transmit<'_>> {
         while let Some(cid) = self.ready.front() {
-            let Riocm { connections, outgoing, out, last, ready, .. } = self;
-            let Some(Some(connection)) = connections.get_mut(usize::from(cid)) else {
-                ready.pop();
-                continue;
-            };
-            let made = match connection.port {
-                None => {
-                    // An orphan: its CONN_REQs go nowhere.
-                    connection.owed = Default::default();
-                    None
-                }
-                Some(port) => connection.poll(pool, outgoing, out, last).then_some(port),
-            };
-            let Some(port) = made else {
-                if connection.is_dying {
-                    self.bury(pool, cid);
-                } else {
-                    connection.is_ready = false;
-                    connection.turn = 0;
-                    ready.pop();
-                }
-                continue;
-            };
-            connection.counters.sent_packets += 1;
-            connection.counters.sent_bytes += (out.length + out.behind) as u64;
-            connection.turn += 1;
-            // One that is dying is buried when its turn comes again.
-            if !connection.has_work() && !connection.is_dying {
-                connection.is_ready = false;
-                connection.turn = 0;
-                ready.pop();
-            } else if connection.turn >= TURN {
-                connection.turn = 0;
-                ready.rotate();
+            if self.make_packet(pool, cid) {
+                return Some(self.out.transmit());
             }
-            let (destination, mailbox) = (connection.peer_id, connection.peer_mailbox);
-            return Some(self.out.transmit(port, destination, mailbox));
         }
         None
+    }
+
+    /// Makes the next packet of the connection whose turn it is; false if it has none, and it is another's turn.
+    #[inline(never)]
+    fn make_packet(&mut self, pool: &mut Pool, cid: u8) -> bool {
+        let Riocm { connections, outgoing, out, last, ready, .. } = self;
+        let Some(Some(connection)) = connections.get_mut(usize::from(cid)) else {
+            ready.pop();
+            return false;
+        };
+        let made = match connection.port {
+            None => {
+                // An orphan: its CONN_REQs go nowhere.
+                connection.owed = Default::default();
+                None
+            }
+            Some(port) => connection.poll(pool, outgoing, out, last).then_some(port),
+        };
+        let Some(port) = made else {
+            self.pass_over(pool, cid);
+            return false;
+        };
+        connection.counters.sent_packets += 1;
+        connection.counters.sent_bytes += (out.length + out.behind) as u64;
+        out.to = (port, connection.peer_id, connection.peer_mailbox);
+        // One that is dying is buried when its turn comes again.
+        if !connection.has_work() && !connection.is_dying {
+            connection.is_ready = false;
+            connection.turn = 0;
+            ready.advance();
+            return true;
+        }
+        connection.turn += 1;
+        if connection.turn >= TURN {
+            connection.turn = 0;
+            ready.rotate();
+        }
+        true
+    }
+
+    /// A connection whose turn it is has nothing to send.
+    #[cold]
+    fn pass_over(&mut self, pool: &mut Pool, cid: u8) {
+        let Some(connection) = self.at(cid) else { return };
+        if connection.is_dying {
+            return self.bury(pool, cid);
+        }
+        connection.is_ready = false;
+        connection.turn = 0;
+        self.ready.pop();
     }
 }
 
@@ -224,95 +243,82 @@ impl Connection {
     /// Makes the next packet of a message in parts; whether it is the last.
     #[inline(never)]
     fn make_part(&self, pool: &Pool, message: &mut Outgoing, sequence: u16, out: &mut Out) -> bool {
+        let number = message.packets;
+        if number == 0 {
+            self.make_first(pool, message, sequence, out);
+            return false;
+        }
+        message.packets = number + 1;
+        let is_last = number + 1 == message.plan.packets;
         let (id, cid) = (message.id, self.peer_cid);
         let header = |part| Header::Data { id, sequence, cid, part };
-        if message.packets == 0 {
-            message.plan = Plan::new(message.size, self.agreed, self.fragmentation);
+        if number > message.plan.fragments {
+            let length = self.make_patch(pool, message, is_last, out);
+            out.set_bare(self, header(Part::Patch), length);
+            out.length += length;
+            return is_last;
         }
-        let number = message.packets;
-        message.packets += 1;
-        let Plan { head, fragments, patches, .. } = message.plan;
-        if patches > 0 {
-            self.make_patched(pool, message, sequence, out);
-        } else if number > 0 {
-            let (start, length) = message.plan.fragment(number - 1, message.size);
-            out.set(self, header(Part::Fragment), length);
-            out.show(pool, message, start, length);
-        } else {
-            out.set(self, header(Part::Start(message.told())), head);
-            out.show(pool, message, 0, head);
-        }
-        message.packets == 1 + fragments + patches
+        let Plan { span, ahead, rest, .. } = message.plan;
+        let start = message.at;
+        let length = span.min(message.size as u32 - rest - start);
+        message.at = start + length;
+        let (start, length) = ((start + ahead) as usize, (length - ahead) as usize);
+        out.set(self, header(Part::Fragment), length);
+        out.show(pool, message, start, length);
+        is_last
     }
 
-    /// Makes the next packet of a message that is patched.
+    /// Makes the first packet of a message in parts.
     #[inline(never)]
-    fn make_patched(&self, pool: &Pool, message: &mut Outgoing, sequence: u16, out: &mut Out) {
-        let (id, cid, plan) = (message.id, self.peer_cid, message.plan);
-        let header = |part| Header::Data { id, sequence, cid, part };
-        let number = message.packets - 1;
-        if number > plan.fragments {
-            let length = self.make_patch(pool, message, out);
-            out.set(self, header(Part::Patch), length);
-            out.length += length;
-        } else if number > 0 {
-            let (start, length) = plan.fragment(number - 1, message.size);
-            out.set(self, header(Part::Fragment), length - FRAG_PATCH);
-            out.show(pool, message, start + FRAG_PATCH, length - FRAG_PATCH);
-        } else {
-            let (fragments, patches) = (plan.fragments as u16, plan.patches as u16);
-            let part = Part::PatchStart { message: message.told(), fragments, patches };
-            out.set(self, header(part), plan.head - HEAD_PATCH);
-            out.show(pool, message, HEAD_PATCH, plan.head - HEAD_PATCH);
-        }
+    fn make_first(&self, pool: &Pool, message: &mut Outgoing, sequence: u16, out: &mut Out) {
+        let plan = Plan::new(message.size, self.agreed, self.fragmentation);
+        (message.plan, message.packets, message.at) = (plan, 1, plan.head);
+        let told = message.told();
+        let (part, ahead) = match plan.patches {
+            0 => (Part::Start(told), 0),
+            patches => {
+                let (fragments, patches) = (plan.fragments as u16, patches as u16);
+                (Part::PatchStart { message: told, fragments, patches }, HEAD_PATCH)
+            }
+        };
+        let (id, cid, length) = (message.id, self.peer_cid, plan.head as usize - ahead);
+        out.set(self, Header::Data { id, sequence, cid, part }, length);
+        out.show(pool, message, ahead, length);
     }
 
     /// Makes the payload of the next PATCH behind where its header will be; its length.
     #[inline(never)]
-    fn make_patch(&self, pool: &Pool, message: &mut Outgoing, out: &mut Out) -> usize {
-        let start = crate::wire::riocm::FRAME + crate::wire::riocm::FRAG;
+    fn make_patch(
+        &self,
+        pool: &Pool,
+        message: &mut Outgoing,
+        is_last: bool,
+        out: &mut Out,
+    ) -> usize {
+        let Plan { head, span, fragments, rest, .. } = message.plan;
         let capacity = self.agreed.fragment_len();
-        let plan = message.plan;
+        let room = out.header.get_mut(FRAME + FRAG..).and_then(|it| it.get_mut(..capacity));
+        let Some(room) = room else { return 0 };
         let mut length = 0;
-        let mut put = |message: &mut Outgoing, mut from: usize, mut count: usize| {
-            while count > 0 {
-                let window = message.patch(pool, from, count);
-                let at = start + length;
-                // Sixteen bytes, as most are, without a call.
-                if window.len() == FRAG_PATCH
-                    && let Some(into) = out.header.get_mut(at..)
-                    && let Some(into) = into.first_chunk_mut::<FRAG_PATCH>()
-                {
-                    *into = window.read_array(0).unwrap_or_default();
-                    length += FRAG_PATCH;
-                    from += FRAG_PATCH;
-                    count -= FRAG_PATCH;
-                    continue;
-                }
-                let Some(into) = out.header.get_mut(at..at + window.len()) else { return };
-                if window.is_empty() || window.read(0, into).is_err() {
-                    return;
-                }
-                length += window.len();
-                from += window.len();
-                count -= window.len();
-            }
-        };
-        let mut used = 0;
-        let is_first = message.packets == 2 + plan.fragments;
-        if is_first {
-            put(message, 0, HEAD_PATCH);
-            used += HEAD_PATCH;
+        if message.packets == 2 + fragments
+            && let Some(first) = room.first_chunk_mut::<HEAD_PATCH>()
+        {
+            message.copy(pool, 0, first);
+            length = HEAD_PATCH;
         }
-        while message.patched < plan.fragments && used + FRAG_PATCH <= capacity {
-            let from = plan.head + message.patched * plan.span;
-            put(message, from, FRAG_PATCH);
+        let mut from = head + message.patched * span;
+        while message.patched < fragments
+            && let Some(next) = room.get_mut(length..).and_then(|it| it.first_chunk_mut())
+        {
+            message.copy::<FRAG_PATCH>(pool, from as usize, next);
             message.patched += 1;
-            used += FRAG_PATCH;
+            from += span;
+            length += FRAG_PATCH;
         }
-        let is_last = message.packets == 1 + plan.fragments + plan.patches;
-        if is_last {
-            put(message, message.size - plan.rest, plan.rest);
+        let rest = rest as usize;
+        if is_last && let Some(last) = room.get_mut(length..length + rest) {
+            message.copy_parts(pool, message.size - rest, last);
+            length += rest;
         }
         length
     }
@@ -321,7 +327,7 @@ impl Connection {
     #[inline(never)]
     fn make_owed(&mut self, out: &mut Out) {
         let header = self.take_owed();
-        out.set(self, header, 0);
+        out.set_bare(self, header, 0);
     }
 
     /// The CONN or HEARTBEAT packet that is to be sent first.

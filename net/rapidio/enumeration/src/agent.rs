@@ -1,12 +1,12 @@
 //! The walk of an end point that a host has enumerated: along the routes that are there.
 
 use super::device::{Device, END_POINT, Kind, Network};
-use super::host::describe;
+use super::host::{describe, own_control, own_id};
 use super::routes;
 use super::walk::{Fabric, Failed, Path};
 use alloc::vec::Vec;
 use core::time::Duration;
-use drivers::rapidio::{IdSize, csr};
+use drivers::rapidio::csr;
 
 /// How often the lock of a switch is tried, and how long is waited between.
 const LOCK_TRIES: u32 = 1000;
@@ -15,8 +15,14 @@ const MOST_DEVICES: usize = 256;
 
 /// Whether a host has found us.
 pub async fn is_discovered(fabric: &Fabric) -> bool {
-    let serial = fabric.read_own(csr::ASSEMBLY_INFORMATION).await & 0xfffc;
-    let control = fabric.read_own(serial + csr::GENERAL_CONTROL).await;
+    let at = own_control(fabric).await;
+    let control = fabric.read_own(at).await;
+    if control != u32::MAX && control & csr::CONTROL_HOST != 0 {
+        // From a life as a host: that one has found itself.
+        let is_none = !(csr::CONTROL_HOST | csr::CONTROL_DISCOVERED);
+        fabric.write_own(at, control & is_none).await;
+        return false;
+    }
     control != u32::MAX && control & csr::CONTROL_DISCOVERED != 0
 }
 
@@ -47,9 +53,7 @@ pub async fn discover(fabric: &Fabric, network: &mut Network) -> Result<(), Fail
                 ports.into_iter().map(|(port, id)| (Path { to: id, hops }, Some((number, port)))),
             );
         } else {
-            let id = fabric.read(path, csr::BASE_ID).await?;
-            let is_large = network.size == IdSize::Large;
-            device.id = if is_large { id as u16 } else { (id >> 16) as u16 & 0xff };
+            device.id = own_id(fabric, path, network.size).await?;
             device.hops = END_POINT;
         }
         network.devices.push(device);

@@ -4,45 +4,85 @@
 use super::device::{Kind, Network};
 use super::host::{HostWalk, release};
 use super::walk::{Fabric, Failed};
-use alloc::vec::Vec;
+use alloc::rc::Rc;
 use drivers::rapidio::csr;
 
-/// Looks at a port of a switch, or at all of all switches; whether anything has come or gone.
+/// A port of a switch: the switch by its number.
+pub type Place = (usize, u8);
+
+/// Looks at a port; whether anything has come or gone.
 pub async fn look(
     fabric: &Fabric,
-    network: &mut Network,
-    only: Option<(usize, u8)>,
+    network: &mut Rc<Network>,
+    place: Place,
 ) -> Result<bool, Failed> {
-    let mut changed = false;
-    let switches: Vec<usize> =
-        (0..network.devices.len()).filter(|n| network.devices[*n].is_switch()).collect();
-    for switch in switches {
-        for port in 0..network.devices[switch].ports() {
-            if only.is_some_and(|only| only != (switch, port)) {
-                continue;
-            }
-            match look_at(fabric, network, switch, port).await {
-                // Somebody between has gone: that is seen at the port that leads there.
-                Err(Failed::NoAnswer) => {}
-                result => changed |= result?,
-            }
-        }
-    }
+    let changed = look_past(fabric, network, place).await?;
     if changed {
-        let mut walk = HostWalk::new(fabric, network);
-        walk.complete_routes().await?;
-        release(fabric, network).await;
+        complete(fabric, network).await?;
     }
     Ok(changed)
 }
 
+/// Looks at the ports from `next` on, at `most` of them and at each once; whether anything has come or gone.
+pub async fn look_on(
+    fabric: &Fabric,
+    network: &mut Rc<Network>,
+    next: &mut Place,
+    most: usize,
+) -> Result<bool, Failed> {
+    let (mut changed, mut first) = (false, None);
+    for _ in 0..most {
+        let Some(place) = port_from(network, *next).filter(|place| first != Some(*place)) else {
+            break;
+        };
+        first.get_or_insert(place);
+        *next = (place.0, place.1.saturating_add(1));
+        changed |= look_past(fabric, network, place).await?;
+    }
+    if changed {
+        complete(fabric, network).await?;
+    }
+    Ok(changed)
+}
+
+/// As [`look_at`]. Where nobody answers, somebody between has gone: that is seen at the port that leads there.
+async fn look_past(
+    fabric: &Fabric,
+    network: &mut Rc<Network>,
+    place: Place,
+) -> Result<bool, Failed> {
+    match look_at(fabric, network, place).await {
+        Err(Failed::NoAnswer) => Ok(false),
+        result => result,
+    }
+}
+
+/// Something has come or gone: everybody learns of it.
+async fn complete(fabric: &Fabric, network: &mut Rc<Network>) -> Result<(), Failed> {
+    let network = Rc::make_mut(network);
+    HostWalk::new(fabric, network).complete_routes().await?;
+    release(fabric, network).await;
+    Ok(())
+}
+
+/// The first port of a switch that answers from `next` on, and round.
+fn port_from(network: &Network, next: Place) -> Option<Place> {
+    let count = network.devices.len();
+    let numbers = (next.0..count).chain(0..count);
+    let mut places = numbers.zip(0..).filter_map(|(number, steps)| {
+        let (device, port) = (&network.devices[number], if steps == 0 { next.1 } else { 0 });
+        (device.present && port < device.ports()).then_some((number, port))
+    });
+    places.next()
+}
+
 async fn look_at(
     fabric: &Fabric,
-    network: &mut Network,
-    switch: usize,
-    port: u8,
+    shared: &mut Rc<Network>,
+    (switch, port): Place,
 ) -> Result<bool, Failed> {
-    let device = &network.devices[switch];
+    let network = &**shared;
+    let Some(device) = network.devices.get(switch) else { return Ok(false) };
     let (path, hops) = (device.path(), device.hops);
     let (Kind::Switch { ingress, neighbours, .. }, Some(serial), true) =
         (&device.kind, device.serial, device.present)
@@ -57,14 +97,17 @@ async fn look_at(
     let child = neighbour.filter(|child| network.devices[*child].parent == Some((switch, port)));
     let status = fabric.read(path, serial.status(port)).await?;
     let is_up = status & csr::PORT_OK != 0;
-    let behind = network.behind(switch, port);
-    let was_there = behind.iter().any(|number| network.devices[*number].present);
+    let was_there = match child {
+        Some(child) if network.devices[child].present => true,
+        Some(_) => network.behind(switch, port).iter().any(|it| network.devices[*it].present),
+        None => false,
+    };
     if status & csr::PORT_ERRORS != 0 {
         fabric.write(path, serial.status(port), status & csr::PORT_ERRORS).await?;
     }
     if !is_up {
-        for number in &behind {
-            network.devices[*number].present = false;
+        if was_there {
+            leave(shared, switch, port);
         }
         return Ok(was_there);
     }
@@ -74,9 +117,7 @@ async fn look_at(
     if was_there && is_same(fabric, network, child).await {
         return Ok(false);
     }
-    for number in behind {
-        network.devices[number].present = false;
-    }
+    let network = leave(shared, switch, port);
     let mut walk = HostWalk::new(fabric, network);
     walk.aim(switch).await?;
     if walk.open_port(switch, port, path).await? {
@@ -87,6 +128,15 @@ async fn look_at(
         walk.route_new(switch, port).await?;
     }
     Ok(true)
+}
+
+/// Nobody behind a port is reached.
+fn leave(shared: &mut Rc<Network>, switch: usize, port: u8) -> &mut Network {
+    let network = Rc::make_mut(shared);
+    for number in network.behind(switch, port) {
+        network.devices[number].present = false;
+    }
+    network
 }
 
 /// Whether who is at the port is who was: a board that was switched off and on has forgotten its id.

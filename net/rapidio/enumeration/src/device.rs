@@ -155,10 +155,14 @@ impl Network {
 
     /// The lowest id that nobody has.
     pub(super) fn free_id(&self) -> Option<u16> {
-        let is_used = |id: u16| {
-            id == self.own_id || self.reserved.contains(&id) || self.end_point(id).is_some()
-        };
-        (0..self.size.any()).find(|id| !is_used(*id))
+        (0..self.size.any()).find(|id| self.is_free(*id))
+    }
+
+    /// Whether a device may have this id, because nobody has.
+    pub(super) fn is_free(&self, id: u16) -> bool {
+        let is_used =
+            id == self.own_id || self.reserved.contains(&id) || self.end_point(id).is_some();
+        id < self.size.any() && !is_used
     }
 
     /// Whether `device` is `ancestor`, or lies behind it: then the port of `ancestor` that leads there, if it is

@@ -1,5 +1,6 @@
 //! The host's walk.
 
+use super::agent;
 use super::blocks;
 use super::device::{Device, END_POINT, Kind, Network};
 use super::routes;
@@ -7,7 +8,7 @@ use super::walk::{Fabric, Failed, Path};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
-use drivers::rapidio::csr;
+use drivers::rapidio::{IdSize, csr};
 
 /// Hops to the furthest switch.
 const MOST_HOPS: u8 = 32;
@@ -55,16 +56,57 @@ pub async fn enumerate(fabric: &Fabric, network: &mut Network) -> Result<(), Fai
     if owner != host {
         return Err(Failed::OtherHost(owner as u16));
     }
+    if let Some(higher) = higher_host(fabric, network).await {
+        return Err(Failed::HigherHost(higher));
+    }
     fabric.set_own_id(network.size, network.own_id).await;
     fabric.write_own(csr::COMPONENT_TAG, network.tag(1)).await;
     let mut walk = HostWalk::new(fabric, network);
     walk.explore(0, None).await?;
     walk.complete_routes().await?;
-    release(fabric, network).await;
+    // Ahead of the locks: another host is to see at any time that there is one.
     let control = csr::CONTROL_HOST | csr::CONTROL_MASTER | csr::CONTROL_DISCOVERED;
-    let serial = fabric.read_own(csr::ASSEMBLY_INFORMATION).await & 0xfffc;
-    fabric.write_own(serial + csr::GENERAL_CONTROL, control).await;
+    fabric.write_own(own_control(fabric).await, control).await;
+    release(fabric, network).await;
     Ok(())
+}
+
+/// Where the own general control register is.
+pub async fn own_control(fabric: &Fabric) -> u32 {
+    (fabric.read_own(csr::ASSEMBLY_INFORMATION).await & 0xfffc) + csr::GENERAL_CONTROL
+}
+
+/// Whether the network is still ours: who enumerates it gives us a tag, too.
+pub async fn is_ours(fabric: &Fabric, network: &Network) -> Result<(), Failed> {
+    if fabric.read_own(csr::COMPONENT_TAG).await == network.tag(1) {
+        return Ok(());
+    }
+    Err(Failed::OtherHost(fabric.read_own(csr::HOST_LOCK).await as u16))
+}
+
+/// If another host has enumerated us, it is looked for along its routes, without changing anything: its id, if that is
+/// higher.
+async fn higher_host(fabric: &Fabric, network: &Network) -> Option<u16> {
+    let control = fabric.read_own(own_control(fabric).await).await;
+    if control & (csr::CONTROL_HOST | csr::CONTROL_DISCOVERED) != csr::CONTROL_DISCOVERED {
+        return None;
+    }
+    let mut seen = Network::new(network.size, network.own_id);
+    // As far as they lead.
+    let _ = agent::discover(fabric, &mut seen).await;
+    for device in seen.devices.iter().filter(|device| device.id > network.own_id) {
+        if is_host(fabric, device, device.path()).await {
+            return Some(device.id);
+        }
+    }
+    None
+}
+
+/// Whether a board is a host that has enumerated.
+async fn is_host(fabric: &Fabric, device: &Device, path: Path) -> bool {
+    let Some(serial) = device.serial.filter(|_| !device.is_switch()) else { return false };
+    let wanted = csr::CONTROL_HOST | csr::CONTROL_DISCOVERED;
+    fabric.read(path, serial.general()).await.is_ok_and(|control| control & wanted == wanted)
 }
 
 /// Gives up all locks that are ours, and says of each device that it was found. Who does not answer is passed over.
@@ -94,9 +136,18 @@ async fn release_one(fabric: &Fabric, network: &Network, device: &Device) -> Res
     Ok(())
 }
 
-/// Gives up the locks that a host has taken which retreats; devices are not marked as found.
-pub async fn retreat(fabric: &Fabric, network: &Network) {
+/// Gives up the locks that a host has taken which has come to no good end; devices are not marked as found. One that has
+/// met a stronger one is a host no more, and not found until that one says so.
+pub async fn retreat(fabric: &Fabric, network: &Network, why: Failed) {
     let host = u32::from(network.own_id);
+    if matches!(why, Failed::HigherHost(_) | Failed::OtherHost(_)) {
+        let at = own_control(fabric).await;
+        // Whose tag we have has found us.
+        let is_found = fabric.read_own(csr::COMPONENT_TAG).await != network.tag(1);
+        let found = if is_found { 0 } else { csr::CONTROL_DISCOVERED };
+        let control = fabric.read_own(at).await;
+        fabric.write_own(at, control & !(csr::CONTROL_HOST | found)).await;
+    }
     let any = network.size.any();
     for device in &network.devices {
         let path = match device.is_switch() {
@@ -191,6 +242,14 @@ impl<'a> HostWalk<'a> {
             self.lock(path).await?;
         }
         let mut device = describe(fabric, path, parent).await?;
+        if is_host(fabric, &device, path).await {
+            let id = own_id(fabric, path, self.network.size).await?;
+            // One that was not given an id yet has not enumerated, whatever it says: Linux says so beforehand.
+            if u32::from(id) > host && id != path.to {
+                fabric.write(path, csr::HOST_LOCK, host).await?;
+                return Err(Failed::HigherHost(id));
+            }
+        }
         if self.network.devices.len() >= MOST_DEVICES {
             return Err(Failed::NoIdLeft);
         }
@@ -204,9 +263,15 @@ impl<'a> HostWalk<'a> {
         if has_id(&device) {
             let id = match before {
                 Some(before) => self.network.devices[before].id,
-                None => self.network.free_id().ok_or(Failed::NoIdLeft)?,
+                // So is one that was given an id by an earlier host, or by this one in an earlier life: its system uses that,
+                // and Linux does not notice that it has another.
+                None => {
+                    let had = own_id(fabric, path, self.network.size).await?;
+                    let kept = Some(had).filter(|had| self.network.is_free(*had));
+                    kept.or_else(|| self.network.free_id()).ok_or(Failed::NoIdLeft)?
+                }
             };
-            let is_large = self.network.size == drivers::rapidio::IdSize::Large;
+            let is_large = self.network.size == IdSize::Large;
             let value = if is_large { id.into() } else { u32::from(id) << 16 };
             fabric.write(path, csr::BASE_ID, value).await?;
             (device.id, device.hops) = (id, END_POINT);
@@ -340,7 +405,7 @@ impl<'a> HostWalk<'a> {
             }
         };
         let (path, own) = (self.any(frame.hops), self.network.own_id);
-        let is_large = self.network.size == drivers::rapidio::IdSize::Large;
+        let is_large = self.network.size == IdSize::Large;
         let device = &mut self.network.devices[frame.device];
         (device.id, device.hops) = (id, frame.hops);
         routes::enable_port_writes(self.fabric, device, path, own, is_large).await
@@ -394,6 +459,12 @@ impl<'a> HostWalk<'a> {
         }
         Ok(())
     }
+}
+
+/// The id that a board has.
+pub async fn own_id(fabric: &Fabric, path: Path, size: IdSize) -> Result<u16, Failed> {
+    let id = fabric.read(path, csr::BASE_ID).await?;
+    Ok(if size == IdSize::Large { id as u16 } else { (id >> 16) as u16 & 0xff })
 }
 
 /// Whether a device has an id: whatever reads, writes or is read or written.

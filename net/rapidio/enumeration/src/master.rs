@@ -1,10 +1,11 @@
 //! The engine that keeps a network enumerated, as a host or as an agent.
 
-use super::change;
+use super::change::{self, Place};
 use super::device::Network;
 use super::walk::{Failed, Walk};
 use super::{agent, host};
 use alloc::collections::VecDeque;
+use alloc::rc::Rc;
 use core::time::Duration;
 use drivers::hal::Instant;
 use drivers::rapidio::{Busy, IdSize, Maintained, Maintenance, MasterPort, OpenPort, PortWrite};
@@ -99,8 +100,9 @@ const LOOK: Duration = Duration::from_millis(10);
 const SELDOM: Duration = Duration::from_millis(250);
 /// Share of the time that it has waited for which it waits until the next look.
 const SHARE: u32 = 64;
-/// How often a host looks at all ports, in case a port-write was lost.
+/// How often a host looks at ports, in case a port-write was lost, and at how many of them, one round after the other.
 const ROUND: Duration = Duration::from_secs(2);
+const PORTS: usize = 16;
 /// How often an agent walks anew: nobody tells it what has changed.
 const AGENT_ROUND: Duration = Duration::from_secs(10);
 /// How long after a failure it is tried again.
@@ -111,8 +113,10 @@ const MOST_CHANGES: usize = 64;
 
 /// What a walk has come to.
 struct End {
-    network: Network,
+    network: Rc<Network>,
     result: Result<bool, Failed>,
+    /// The port that is to be looked at next.
+    next: Place,
 }
 
 /// The engine.
@@ -120,11 +124,14 @@ pub struct Master {
     role: Role,
     size: IdSize,
     state: State,
-    network: Network,
+    /// Walks that change nothing share it.
+    network: Rc<Network>,
     walk: Option<Walk<End>>,
     /// A walk was dropped while the port had a request of it.
     stale: bool,
     next: Instant,
+    /// The port that a host looks at next.
+    next_port: Place,
     /// Since when it waits to be found.
     waits: Instant,
     changes: VecDeque<(u32, u8)>,
@@ -138,10 +145,11 @@ impl Master {
             role,
             size,
             state: State::NoLink,
-            network: Network::default(),
+            network: Rc::default(),
             walk: None,
             stale: false,
             next: Instant::ZERO,
+            next_port: (0, 0),
             waits: Instant::ZERO,
             changes: VecDeque::new(),
             events: VecDeque::new(),
@@ -239,7 +247,7 @@ impl Master {
         }
         self.stale = self.walk.take().is_some();
         self.changes.clear();
-        self.network = Network::new(self.size, self.network.own_id);
+        self.network = Rc::new(Network::new(self.size, self.network.own_id));
         self.state = State::NoLink;
         self.tell(Event::Lost);
     }
@@ -259,12 +267,18 @@ impl Master {
                 let told = self.changes.pop_front();
                 let place =
                     told.and_then(|(tag, port)| network.by_tag(tag).map(|switch| (switch, port)));
+                let mut next = self.next_port;
                 self.walk = Some(Walk::new(|fabric| async move {
-                    let result = change::look(&fabric, &mut network, place).await;
-                    if result.is_err() {
-                        host::retreat(&fabric, &network).await;
+                    let known = &mut network;
+                    let result = match (host::is_ours(&fabric, known).await, place) {
+                        (Err(why), _) => Err(why),
+                        (_, Some(place)) => change::look(&fabric, known, place).await,
+                        _ => change::look_on(&fabric, known, &mut next, PORTS).await,
+                    };
+                    if let Err(why) = result {
+                        host::retreat(&fabric, &network, why).await;
                     }
-                    End { network, result }
+                    End { network, result, next }
                 }));
             }
             Role::Host(id) => {
@@ -276,32 +290,34 @@ impl Master {
                 network.nonce = (time ^ time >> 15 ^ time >> 30) as u16 & 0x7fff;
                 self.walk = Some(Walk::new(|fabric| async move {
                     let result = host::enumerate(&fabric, &mut network).await;
-                    if result.is_err() {
-                        host::retreat(&fabric, &network).await;
+                    if let Err(why) = result {
+                        host::retreat(&fabric, &network, why).await;
                     }
-                    End { network, result: result.map(|()| true) }
+                    End { network: Rc::new(network), result: result.map(|()| true), next: (0, 0) }
                 }));
             }
             Role::Agent => {
                 self.changes.clear();
                 let mut network = Network::new(self.size, port.own_id());
+                let next = self.next_port;
                 let before = (self.state == State::Ready).then(|| self.network.clone());
                 if before.is_none() {
                     self.next = now + LOOK;
                 }
                 self.walk = Some(Walk::new(|fabric| async move {
                     if !agent::is_discovered(&fabric).await {
-                        return End { network, result: Ok(false) };
+                        return End { network: Rc::new(network), result: Ok(false), next };
                     }
                     let result = agent::discover(&fabric, &mut network).await;
-                    let changed = before.is_none_or(|before| before != network);
-                    End { network, result: result.map(|()| changed) }
+                    let changed = before.is_none_or(|before| *before != network);
+                    End { network: Rc::new(network), result: result.map(|()| changed), next }
                 }));
             }
         }
     }
 
     fn finish(&mut self, end: End, now: Instant) {
+        self.next_port = end.next;
         match end.result {
             Ok(changed) => {
                 let is_agent = self.role == Role::Agent;
@@ -318,7 +334,7 @@ impl Master {
             }
             Err(Failed::HigherHost(_) | Failed::OtherHost(_)) if self.role != Role::Agent => {
                 self.role = Role::Agent;
-                self.network = Network::new(self.size, self.size.any());
+                self.network = Rc::new(Network::new(self.size, self.size.any()));
                 self.wait(now);
                 self.tell(Event::Retreated);
             }

@@ -18,6 +18,8 @@ const MOST_CHANNELS: usize = 128;
 pub struct Echo {
     /// The channel that is asked for it.
     listener: u16,
+    /// Somebody may have asked, and was not accepted yet.
+    is_asked: bool,
     channels: Vec<u16>,
     /// Channels that may have something to be said back.
     busy: Vec<u16>,
@@ -32,6 +34,7 @@ impl Echo {
         let _ = channels.listen(listener);
         Echo {
             listener,
+            is_asked: false,
             channels: Vec::with_capacity(MOST_CHANNELS),
             busy: Vec::with_capacity(MOST_CHANNELS),
             message: Box::new([0; MOST]),
@@ -57,6 +60,7 @@ impl Echo {
     /// Takes news of a channel; false if they are not of this service's.
     pub fn hear(&mut self, number: u16) -> bool {
         if number == self.listener {
+            self.is_asked = true;
             return true;
         }
         let is_ours = self.channels.contains(&number);
@@ -69,12 +73,17 @@ impl Echo {
     /// Accepts who asks; how much was done. What is to be said of that goes ahead of any data.
     pub fn accept(&mut self, engine: &mut Engine, now: Instant) -> usize {
         let mut done = 0;
-        while self.channels.len() < MOST_CHANNELS
-            && let Ok(Some((number, _))) = engine.accept(self.listener, now)
-        {
-            done += 1;
-            self.channels.push(number);
-            engine.send_back(number);
+        while self.is_asked && self.channels.len() < MOST_CHANNELS {
+            match engine.accept(self.listener, now) {
+                Ok(Some((number, _))) => {
+                    done += 1;
+                    self.channels.push(number);
+                    engine.send_back(number);
+                }
+                Ok(None) => self.is_asked = false,
+                // There are as many channels as there can be.
+                Err(_) => break,
+            }
         }
         done
     }

@@ -24,8 +24,8 @@ pub struct Request {
     pub from: Source,
     pub channel: u16,
     pub at: Instant,
-    /// It offers what our own have.
-    pub offers: bool,
+    /// It offers what our own have: so many messages at first.
+    pub offers: Option<u16>,
 }
 
 /// What a channel is in.

@@ -40,10 +40,10 @@ impl Engine {
     pub fn outgoing(&self) -> Option<(Destination, [u8; HEADER])> {
         let (to, mut header) = *self.outgoing.front()?;
         let flow = self.channels.get(&header.from_channel).and_then(|it| it.flow.as_ref());
-        if header.operation == Operation::Credit
+        if matches!(header.operation, Operation::Credit | Operation::Finish)
             && let Some(flow) = flow
         {
-            header.word = flow.taken();
+            header.word = flow.promised();
         }
         Some((to, header.bytes()))
     }
@@ -52,18 +52,20 @@ impl Engine {
     pub fn was_sent(&mut self) {
         let Some((_, header)) = self.outgoing.pop_front() else { return };
         let flow = self.channels.get_mut(&header.from_channel).and_then(|it| it.flow.as_mut());
-        if header.operation == Operation::Credit
+        if matches!(header.operation, Operation::Credit | Operation::Finish)
             && let Some(flow) = flow
         {
-            flow.is_queued = false;
+            flow.is_queued &= header.operation != Operation::Credit;
             flow.say();
         }
     }
 
-    /// The other end is told how much was taken.
-    pub(super) fn tell_taken(&mut self, number: u16) {
-        if let Ok(Some(peer)) = self.peer(number) {
-            self.send(peer, Operation::Credit, number);
+    /// The other end is told how much it may send: as of when that leaves, or as of now if the channel is closed by then.
+    pub(super) fn tell_promised(&mut self, number: u16) {
+        let Ok(Some(peer)) = self.peer(number) else { return };
+        let flow = self.channels.get(&number).and_then(|it| it.flow.as_ref());
+        if let Some(word) = flow.map(|flow| flow.promised()) {
+            self.send_word(peer, Operation::Credit, number, word);
         }
     }
 
@@ -76,6 +78,8 @@ impl Engine {
     }
 
     pub(super) fn tick(&mut self, number: u16, at: Instant, now: Instant) {
+        // What lies in the mailbox is not looked at.
+        let is_deaf = self.is_congested();
         let Some(channel) = self.channels.get_mut(&number).filter(|it| it.tick == at) else {
             return;
         };
@@ -83,6 +87,9 @@ impl Engine {
             return;
         };
         let peer = *peer;
+        if is_deaf {
+            flow.excuse();
+        }
         // Who has said and heard everything waits for nothing.
         if flow.finished && flow.has_ended() {
             return;
@@ -92,7 +99,7 @@ impl Engine {
                 self.send(peer, Operation::Close, number);
                 return self.broken(number, Error::Silent);
             }
-            Tick::Speak => self.send(peer, Operation::Credit, number),
+            Tick::Speak => self.tell_promised(number),
             Tick::Rest => {}
         }
         self.start_ticks(number, now);

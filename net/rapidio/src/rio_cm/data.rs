@@ -5,15 +5,13 @@
 
 use super::channel::{Channel, State};
 use super::wire::{HEADER, Header, MOST, Operation};
-use super::{Arrival, Back, Engine, Error, Peer};
+use super::{Arrival, Back, Engine, Error, Peer, memory};
 use drivers::rapidio::Destination;
 
 /// Messages that a channel holds, as with Linux.
 const MOST_RECEIVED: usize = 128;
 /// Messages of a channel that holds its senders up, from which on it does.
 pub(super) const CROWDED: usize = 96;
-/// Messages in all channels at most: 8 MiB.
-const MOST_IN_ALL: usize = 2048;
 
 impl Engine {
     /// Whether data may be sent as far as the other end is concerned; if not, news tell when.
@@ -62,13 +60,30 @@ impl Engine {
         if let Some(channel) = self.channels.get_mut(&number)
             && !core::mem::replace(&mut channel.holds_up, true)
         {
+            self.patient += 1;
             self.crowded += usize::from(channel.received.len() >= CROWDED);
         }
     }
 
     /// Whether messages are better left in the mailbox, which RapidIO tells their senders.
     pub fn is_congested(&self) -> bool {
-        self.crowded > 0
+        self.crowded > 0 || self.patient > 0 && self.memory.is_full()
+    }
+
+    /// Messages that are kept, those that are kept or were promised to be, and how many of both there may be: for tests,
+    /// as all channels are looked at.
+    pub fn memory(&self) -> (usize, usize, usize) {
+        let (mut kept, mut promised) = (0, 0);
+        for channel in self.channels.values() {
+            let here = channel.received.len();
+            kept += here;
+            promised += match &channel.flow {
+                Some(flow) => usize::from(flow.held()).max(here),
+                None => here,
+            };
+        }
+        debug_assert!(self.memory.used() <= promised);
+        (kept, promised, memory::MOST)
     }
 
     /// The next data of a channel, which stays there; None if there is none now.
@@ -95,14 +110,24 @@ impl Engine {
         let Some(data) = channel.received.pop_front() else {
             return self.end(number).map(|()| None);
         };
-        self.held -= 1;
-        let is_to_be_told = channel.flow.as_mut().is_some_and(|flow| flow.take());
+        let is_to_be_told = match &mut channel.flow {
+            Some(flow) => {
+                flow.take(&mut self.memory);
+                // Nothing more comes of one that has ended.
+                let is_open = matches!(channel.state, State::Connected(_));
+                is_open && flow.promise(&mut self.memory)
+            }
+            None => {
+                self.memory.forget(1);
+                false
+            }
+        };
         let left = channel.received.len();
         self.crowded -= usize::from(channel.holds_up && left + 1 == CROWDED);
         let taken = take(data.bytes());
         self.spare.push(data);
         if is_to_be_told {
-            self.tell_taken(number);
+            self.tell_promised(number);
         }
         Ok(Some(taken))
     }
@@ -142,7 +167,8 @@ impl Engine {
             }
         }
         if is_next && channel.goes_back && channel.received.is_empty() && channel.can_send() {
-            let word = channel.flow.as_mut().map_or(0, |flow| flow.send_back());
+            let memory = &mut self.memory;
+            let word = channel.flow.as_mut().map_or(0, |flow| flow.send_back(memory));
             self.counters.received += 1;
             if has_news {
                 self.tell(number);
@@ -150,23 +176,25 @@ impl Engine {
             let to = peer.device;
             return Some(Back { to, header: self.data_header(number, peer, len, word), len });
         }
-        if channel.received.len() >= MOST_RECEIVED || self.held >= MOST_IN_ALL {
+        // What there was credit for has its memory already.
+        let is_stock = channel.flow.is_none();
+        if is_stock && (channel.received.len() >= MOST_RECEIVED || !self.memory.keep()) {
             self.counters.overflowed += 1;
-            if channel.flow.is_some() {
-                self.fail(number, Error::Incomplete);
-            }
             return None;
         }
         let mut data = self.spare.pop().unwrap_or_default();
         if !data.fill(len, copy) {
             self.counters.malformed += 1;
             self.spare.push(data);
+            match is_stock {
+                true => self.memory.forget(1),
+                false => self.fail(number, Error::Incomplete),
+            }
             return None;
         }
         channel.received.push_back(data);
         let is_crowded = channel.holds_up && channel.received.len() == CROWDED;
         self.crowded += usize::from(is_crowded);
-        self.held += 1;
         self.counters.received += 1;
         self.tell(number);
         None

@@ -15,7 +15,7 @@ impl Engine {
         if let Some(flow) = flow
             && !core::mem::replace(&mut flow.finished, true)
         {
-            let (len, word) = (flow.sent(), flow.taken());
+            let (len, word) = (flow.sent(), flow.promised());
             self.send_word(peer, Operation::Finish, number, word);
             if let Some((_, header)) = self.outgoing.back_mut()
                 && (header.operation, header.from_channel) == (Operation::Finish, number)
@@ -30,7 +30,11 @@ impl Engine {
     /// middle, and the other end is told.
     pub fn close(&mut self, number: u16) {
         let Some(channel) = self.channels.remove(&number) else { return };
-        self.held -= channel.received.len();
+        match &channel.flow {
+            Some(flow) => self.memory.release(flow.held(), flow.held()),
+            None => self.memory.forget(channel.received.len()),
+        }
+        self.patient -= usize::from(channel.holds_up);
         let is_crowded = channel.holds_up && channel.received.len() >= CROWDED;
         self.crowded -= usize::from(is_crowded);
         self.spare.extend(channel.received);

@@ -1,7 +1,7 @@
 //! How a channel comes about: requests, and what is said to them.
 
 use super::channel::{Channel, Request, State};
-use super::flow::OFFER;
+use super::flow::{self, Flow};
 use super::wire::{Header, Operation};
 use super::{Engine, Error, Peer};
 use alloc::boxed::Box;
@@ -27,20 +27,18 @@ impl Engine {
 
     /// Asks for a channel; its number here. Whether there is one is told by news.
     pub fn connect(&mut self, to: Peer, now: Instant) -> Result<u16, Error> {
-        self.ask(to, 0, now)
+        self.ask(to, false, now)
     }
 
-    /// The same, and offers what [`flow`] is for: where the other end is ours, it takes that.
+    /// The same, and offers what [`super::flow`] is for: where the other end is ours, it takes that.
     pub fn connect_offering(&mut self, to: Peer, now: Instant) -> Result<u16, Error> {
-        self.ask(to, OFFER, now)
+        self.ask(to, true, now)
     }
 
-    fn ask(&mut self, to: Peer, word: u16, now: Instant) -> Result<u16, Error> {
+    fn ask(&mut self, to: Peer, offers: bool, now: Instant) -> Result<u16, Error> {
         let until = now + CONNECT;
         let number = self.add(None, State::Connecting(to, until))?;
-        if let Some(channel) = self.channels.get_mut(&number) {
-            channel.flow = (word == OFFER).then(Box::default);
-        }
+        let word = if offers { self.begin_flow(number, 0) } else { 0 };
         self.waiting.push_back((until, number));
         self.send_word(to, Operation::ConnectRequest, number, word);
         Ok(number)
@@ -61,16 +59,24 @@ impl Engine {
                 continue;
             }
             let peer = Peer { device: request.from, channel: request.channel };
-            let offers = request.offers;
             let number = self.add(None, State::Connected(peer))?;
-            if offers && let Some(channel) = self.channels.get_mut(&number) {
-                channel.flow = Some(Box::default());
+            let word = request.offers.map_or(0, |offered| self.begin_flow(number, offered));
+            if word != 0 {
                 self.start_ticks(number, now);
             }
-            let word = if offers { OFFER } else { 0 };
             self.send_word(peer, Operation::ConnectAcknowledge, number, word);
             return Ok(Some((number, peer)));
         }
+    }
+
+    /// The other end of a channel is ours, or may be, and has offered so many messages; what is offered to it.
+    fn begin_flow(&mut self, number: u16, offered: u16) -> u16 {
+        let Some(channel) = self.channels.get_mut(&number) else { return 0 };
+        let mut flow = Flow::new(&mut self.memory);
+        flow.begin(offered);
+        let word = flow.offer();
+        channel.flow = Some(Box::new(flow));
+        word
     }
 
     pub(super) fn request(&mut self, from: Source, header: &Header, now: Instant) {
@@ -88,7 +94,7 @@ impl Engine {
             self.counters.refused += 1;
             return;
         }
-        let offers = header.word == OFFER;
+        let offers = flow::offered(header.word);
         requests.push_back(Request { from, channel, at: now, offers });
         self.tell(number);
     }
@@ -100,11 +106,15 @@ impl Engine {
             Some(channel) => match channel.state {
                 State::Connecting(asked, _) if asked.device == from => {
                     channel.state = State::Connected(peer);
-                    if header.word != OFFER {
-                        channel.flow = None;
-                    }
-                    if channel.flow.is_some() {
-                        self.start_ticks(number, now);
+                    match (flow::offered(header.word), &mut channel.flow) {
+                        (Some(offered), Some(flow)) => {
+                            flow.begin(offered);
+                            self.start_ticks(number, now);
+                        }
+                        _ => {
+                            let held = channel.flow.take().map_or(0, |flow| flow.held());
+                            self.memory.release(held, held);
+                        }
                     }
                     self.tell(number);
                 }

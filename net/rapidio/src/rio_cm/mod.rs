@@ -23,6 +23,7 @@ mod ending;
 mod error;
 mod establish;
 mod flow;
+mod memory;
 mod wire;
 
 pub use arrival::{Arrival, Back};
@@ -35,6 +36,7 @@ use alloc::vec::Vec;
 use channel::{Channel, Data, State};
 use drivers::hal::Instant;
 use drivers::rapidio::{Destination, Mailbox};
+use memory::Memory;
 
 /// The mailbox that stock peers use.
 pub const MAILBOX: Mailbox = Mailbox::ALL[1];
@@ -46,7 +48,7 @@ const MOST_CHANNELS: usize = 1024;
 /// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Data messages received, and how many were thrown away because their channel was full.
+    /// Data messages received, and how many of stock peers were thrown away because there was no room.
     pub received: u64,
     /// See `received`.
     pub overflowed: u64,
@@ -74,8 +76,9 @@ pub struct Engine {
     ticks: VecDeque<(Instant, u16)>,
     /// Buffers that were used before.
     spare: Vec<Data>,
-    held: usize,
-    /// Channels that hold their senders up.
+    memory: Memory,
+    /// Channels whose users would have senders wait, and those that hold them up.
+    patient: usize,
     crowded: usize,
     counters: Counters,
 }
@@ -93,7 +96,8 @@ impl Engine {
             waiting: VecDeque::new(),
             ticks: VecDeque::new(),
             spare: Vec::new(),
-            held: 0,
+            memory: Memory::default(),
+            patient: 0,
             crowded: 0,
             counters: Counters::default(),
         }

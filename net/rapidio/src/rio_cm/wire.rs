@@ -22,7 +22,7 @@ pub enum Operation {
     Close,
     /// Data.
     Data,
-    /// Between our own: how many messages were taken.
+    /// Between our own: how many messages may be sent, and nothing else.
     Credit,
     /// Between our own: nothing more is sent.
     Finish,
@@ -45,8 +45,8 @@ pub struct Header {
     pub from_channel: u16,
     /// Of data: bytes of header and data. Of `Finish`: messages sent in all, modulo 2^16. Else 0.
     pub len: u16,
-    /// Between our own ([`super::flow`]): of a request and its acknowledgement that it is so, else how many messages were
-    /// taken, modulo 2^16. Linux sends 0, or of data whatever its user left there, and does not read it.
+    /// Between our own ([`super::flow`]): of a request and its acknowledgement that it is so, else how many messages the
+    /// receiver may send in all, modulo 2^16. Linux sends 0, or of data whatever its user left there, and does not read it.
     pub word: u16,
 }
 

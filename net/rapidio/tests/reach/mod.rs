@@ -94,7 +94,7 @@ impl Side {
         }
     }
 
-    /// Everything that has happened is seen: two rounds of looking at all ports.
+    /// Everything that was told is seen, and in a small network what was not.
     pub fn settle(&mut self) {
         self.pass(Duration::from_secs(5));
     }

@@ -49,9 +49,30 @@ fn what_is_written_lies_where_it_belongs_and_nothing_is_copied() {
             assert!(found[..64] == [0xee; 64] && found[64 + len..] == [0xee; 64]);
             let counters = pair.nodes[0].ntrdma.counters();
             assert_eq!((counters.bytes_placed, counters.bytes_staged), (len as u64, 0));
-            assert_eq!(pair.nodes[1].ntrdma.counters().violations, 0);
+            let counters = pair.nodes[1].ntrdma.counters();
+            assert_eq!((counters.bytes_copied, counters.violations), (0, 0));
         }
     }
+}
+
+#[test]
+fn what_is_lent_is_given_out_as_far_as_it_goes_and_comes_back() {
+    let mut pair = Pair::new(1, SMALL, Way::Posted);
+    let elsewhere = pair.memory(1, 64);
+    let b = &mut pair.nodes[1].ntrdma;
+    let (local, stranger) = (b.local(), b.remote());
+    // It need not begin on a page's boundary.
+    let half = (b.lent().len() / 2 - 4096) / 4096 * 4096;
+    assert!(half > 3 * 4096);
+    let first = b.lend(local, half).unwrap();
+    let second = b.lend(local, half).unwrap();
+    assert!(b.lent().contains(&first) && b.lent().contains(&second));
+    assert!(b.lend(local, half).is_none() && b.lend(stranger, 64).is_none());
+    assert!(!b.take_back(elsewhere), "that was never lent");
+    let part = first.slice(0, 4096).unwrap();
+    assert!(!b.take_back(part), "as a whole, or not at all");
+    assert!(b.take_back(first) && !b.take_back(first));
+    assert!(b.lend(local, half + 1).is_none() && b.lend(local, half).is_some());
 }
 
 /// What the peer carries out itself, and what is written past it, are seen in the order in which they were posted.

@@ -12,10 +12,10 @@ use verbs::{Access, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, Send
 /// Where the IPv4 header is.
 const IP: usize = 14;
 /// Bytes before the extended headers.
-const LEN: usize = 54;
+pub const LEN: usize = 54;
 
 /// Two nodes, and the frames of a WRITE with immediate from one to the other, which may know what to expect.
-fn world(knows: bool) -> (Pair, Vec<Vec<u8>>) {
+pub fn world(knows: bool) -> (Pair, Vec<Vec<u8>>) {
     let mut pair = Pair::new(5, 1500, false);
     pair.connect(PathMtu::Mtu256, Pair::LINUX);
     let [a, b] = &mut pair.nodes;

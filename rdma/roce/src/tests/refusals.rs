@@ -1,7 +1,10 @@
 //! What a peer must not do is refused as the specification says, and touches nothing.
 
+use super::arbitrary::seal;
+use super::header_prediction::{LEN, world};
 use super::transport::request;
-use crate::testing::{Pair, Rng, contents};
+use crate::requester::MAX_MESSAGE;
+use crate::testing::{Pair, Rng, contents, frame};
 use core::time::Duration;
 use verbs::{
     Access, PathMtu, Payload, Provider, QpState, RecvRequest, RemoteAddress, SendOperation,
@@ -91,6 +94,27 @@ fn requests_that_make_no_sense() {
     let send =
         |_| SendOperation::Send { payload: Payload::Inline(b"longer"), with: SendWith::Nothing };
     assert_eq!(attempt(Access::all(), small_receive, send), Status::RemoteInvalidRequest);
+}
+
+/// A WRITE that says to be longer than any message is no question of what is granted; the longest one is.
+#[test]
+fn a_length_that_no_message_has() {
+    let longest = MAX_MESSAGE as u32;
+    for (length, expected) in [
+        (longest, Status::RemoteAccess),
+        (longest + 1, Status::RemoteInvalidRequest),
+        (u32::MAX, Status::RemoteInvalidRequest),
+    ] {
+        let (mut pair, mut frames) = world(true);
+        frames[0][LEN + 12..LEN + 16].copy_from_slice(&length.to_be_bytes());
+        seal(&mut frames[0]);
+        pair.deliver(1, &frames[0]);
+        let (now, node) = (pair.network.now, &mut pair.nodes[1]);
+        assert!(node.roce.poll_transmit(0, now, &mut node.tx), "length {length}: no answer");
+        let answer = frame(&node.tx);
+        pair.deliver(0, &answer);
+        assert_eq!(pair.nodes[0].completions()[0].status, expected, "length {length}");
+    }
 }
 
 /// Between two packets of a WRITE the key dies: nothing more is written.

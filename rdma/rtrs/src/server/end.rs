@@ -164,7 +164,11 @@ impl Server {
             if ctx.provider.dealloc_pd(left.pd) == Err(VerbsError::Busy) {
                 return true;
             }
-            left.chunks.into_iter().for_each(|chunks| ctx.arena.free(chunks));
+            if let Some(chunks) = left.chunks
+                && !ctx.provider.take_back(chunks)
+            {
+                ctx.arena.free(chunks);
+            }
             false
         });
         self.look_again = (!self.left.is_empty()).then(|| ctx.now + PAUSE);

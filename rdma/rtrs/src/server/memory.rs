@@ -9,7 +9,7 @@ use crate::Errno;
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::time::Duration;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Window};
 use net::hosts::accountable;
 use verbs::RdmaDevice;
 
@@ -118,7 +118,7 @@ impl Server {
             }
             Some(_) => return Err(NO_MEMORY),
             None => {
-                let memory = ctx.arena.alloc(bytes as usize, 4096).ok_or(NO_MEMORY)?;
+                let memory = self.own_memory(key, bytes as usize, ctx).ok_or(NO_MEMORY)?;
                 let session = &mut self.sessions[key];
                 session.chunks = Some(memory);
                 session.standing = Chunks::Zeroing(0);
@@ -129,6 +129,20 @@ impl Server {
         let session = &mut self.sessions[key];
         session.executing = alloc::vec![false; usize::from(session.queue_depth)];
         Ok(())
+    }
+
+    /// Memory of a session alone. Where clients may change their chunks at any time, because keys are not revoked, it is
+    /// such as the device lends to its peer, if that has so much: then nobody copies what is written.
+    fn own_memory<P: RdmaDevice + ?Sized>(
+        &self,
+        key: usize,
+        bytes: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Option<Window> {
+        let path = self.sessions[key].paths.first().and_then(|&path| self.paths.get(path));
+        let path = path.filter(|_| !self.config.always_invalidate);
+        let lent = path.and_then(|path| ctx.provider.lend(path.to, bytes));
+        lent.or_else(|| ctx.arena.alloc(bytes, 4096))
     }
 
     /// When the next piece of memory is zeroed, if there is any.

@@ -100,6 +100,35 @@ fn a_first_confirm_lists_the_ports() {
     }
 }
 
+/// What a group may have is settled by the server's Accept: a Confirm that says otherwise is declined.
+#[test]
+fn a_confirm_of_other_limits_is_declined() {
+    for (connections, links, expected) in
+        [(0, 0, None), (1, 0, Some(Reason::MAX_CONNECTIONS)), (0, 1, Some(Reason::MAX_LINKS))]
+    {
+        let mut w = World::new(15);
+        let at = w.connect_from(1);
+        let [server, client] = w.tcp.remove(at).ends.map(Option::unwrap);
+        let mut said = [0; 512];
+        let hand = |w: &mut World, n: usize, id, bytes: &[u8]| {
+            w.with_engine(n, |engine, ctx, way| engine.handle_clc_bytes(id, bytes, ctx, way));
+            w.wait(SECOND / 4);
+        };
+        let count = w.hosts[1].engine.poll_clc_bytes(client, &mut said);
+        hand(&mut w, 0, server, &said[..count]);
+        let count = w.hosts[0].engine.poll_clc_bytes(server, &mut said);
+        hand(&mut w, 1, client, &said[..count]);
+        let count = w.hosts[1].engine.poll_clc_bytes(client, &mut said);
+        let mut confirm = AcceptConfirm::parse(&said[..count]).unwrap();
+        let contact = confirm.v2.as_mut().and_then(|v2| v2.first_contact.as_mut()).unwrap();
+        let limits = contact.limits.as_mut().unwrap();
+        (limits.0, limits.1) = (limits.0 ^ connections, limits.1 ^ links);
+        hand(&mut w, 0, server, &confirm.emit());
+        assert_eq!(w.hosts[0].engine.fallback(server), expected);
+        assert_eq!(w.hosts[0].engine.groups().count(), usize::from(expected.is_none()));
+    }
+}
+
 /// A client tells of its buffers on busy links, one after the other, before it says Confirm. It believes in
 /// the connection from then on, and so do we.
 #[test]

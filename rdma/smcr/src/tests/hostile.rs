@@ -194,6 +194,20 @@ fn a_flood_of_llc_requests_is_answered_as_far_as_there_is_room() {
     assert_eq!((counters.violations, counters.links_failed), (0, 0));
 }
 
+/// A client asks for a second link where there is no second port: the answer is its own message, and no offer.
+#[test]
+fn who_asks_for_a_link_that_cannot_be_is_answered() {
+    let mut w = World::new(16);
+    w.established();
+    w.wait(SECOND / 10);
+    let sent = w.hosts[0].engine.counters().llc_sent;
+    let gids = std::vec![Ipv4Addr::new(10, 0, 1, 2).to_ipv6_mapped()];
+    let body = Body::RequestAddLink { gids };
+    forge(&mut w, &Llc { version: 2, response: false, order: Order::Big, body }.emit());
+    assert_eq!(w.hosts[0].engine.counters().llc_sent, sent + 1);
+    assert_eq!(w.hosts[0].engine.links().count(), 1);
+}
+
 #[test]
 fn a_late_answer_is_not_taken_for_that_to_another_offer() {
     let two = || Config { max_links: 2, ..config() };

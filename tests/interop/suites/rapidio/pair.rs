@@ -27,8 +27,8 @@ pub const WIDE: [Board; 2] = [
 
 /// What a board is told of the network.
 pub struct Board {
-    place: usize,
-    role: &'static str,
+    pub place: usize,
+    pub role: &'static str,
 }
 
 impl Board {

@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use launch::qemu::{Nic, free_port};
+use launch::models::ModelServer;
+use launch::qemu::{Nic, Vm, free_port};
 use serde_json::{Value, json};
 
 use super::pair::{Client, tells, until};
@@ -97,7 +98,11 @@ fn serve(boards: &mut Boards) -> Result<()> {
     boards.guest.wait_until("grep listens /tmp/crowd", PATIENCE)
 }
 
-fn story(boards: &mut Boards, ports: [u16; 2]) -> Result<()> {
+fn story(
+    boards: &mut Boards,
+    ports: [u16; 2],
+    again: impl Fn(&ModelServer) -> Result<Vm>,
+) -> Result<()> {
     let [out, quiet] = ports;
     // From Linux to a server over TCP: what is sent on a hundred channels at a time comes back on each.
     for life in 1..=2 {
@@ -169,6 +174,14 @@ fn story(boards: &mut Boards, ports: [u16; 2]) -> Result<()> {
     boards.gateway.run("show log")?.lacks("panic")?;
     boards.gateway.run("poweroff").ok();
     boards.guest.wait_until("grep ended /tmp/hold", PATIENCE)?;
+    // It comes back, and is reached as before: Linux keeps the id that it had.
+    boards.gateway.kill();
+    boards.gateway = again(&boards.model)?;
+    until(&mut boards.gateway, "rapidio", |shown| shown["rionet_peers"] == 1)?;
+    crowd(out, 2)?;
+    let said = boards.guest.sh(&format!("timeout 110 rio_cm many 3 20 {MANY} 2"))?;
+    ensure!(said.contains("200 messages came back as they were"), "{said}");
+    boards.gateway.run("show log")?.lacks("panic")?;
     let said = boards.guest.sh("dmesg | grep -e BUG -e Oops -e 'Call Trace' || true")?;
     ensure!(said.is_empty(), "{said}");
     Ok(())
@@ -189,10 +202,11 @@ fn a_hundred_channels_of_linux_go_both_ways_and_ends_are_told() -> Result<()> {
          isthmus.rule.2.idle_timeout_s=3"
     );
     let forwards = vec![("tcp", ports[0], 7000), ("tcp", ports[1], 7001)];
-    let mut boards = Boards::boot_with(&words, Some(Nic::User { forwards }))?;
+    let nic = || Some(Nic::User { forwards: forwards.clone() });
+    let mut boards = Boards::boot_with(&words, nic())?;
     boards.enumerate("")?;
     until(&mut boards.gateway, "rapidio", |shown| shown["rionet_peers"] == 1)?;
-    let told = story(&mut boards, ports);
+    let told = story(&mut boards, ports, |model| Boards::image(model, &words, nic()));
     if told.is_ok() {
         return Ok(());
     }

@@ -37,6 +37,9 @@ section! {
         sender: Sender;
         /// Speed of the link in Mb/s, which packets are paced by; 0 for no pacing.
         link_speed: u32 = 10_000;
+        /// Milliseconds that an acknowledgement is waited for before packets are sent again, until round trips were measured;
+        /// what waits less is not counted towards giving the peer up.
+        retransmit_ms: u16 [1, 10_000] = 5;
         /// Largest packet in bytes, the same as the peers'; without it the interface's `mtu`, or 1500.
         mtu: Option<u16> [576, 9216];
         /// The tag that messages are sent with; without it, that of the message which is answered.

@@ -15,6 +15,7 @@ const SECTORS: u64 = 16 * UNIT / 512;
 enum Unsupported {
     Nothing,
     Zeroes,
+    ZeroesAtOnce,
     Writes,
 }
 
@@ -24,7 +25,8 @@ struct Model {
     cache: Vec<u8>,
     durable: Vec<u8>,
     zeroes: bool,
-    /// What it answers with `Unsupported`: none, WRITE ZEROES in spite of what it offers, or every write.
+    /// What it answers with `Unsupported`: none, WRITE ZEROES in spite of what it offers (later, or when it is asked), or
+    /// every write.
     unsupported: Unsupported,
     life: usize,
     done: Option<Completion>,
@@ -85,6 +87,10 @@ impl Disk for Model {
     }
     fn submit(&mut self, request: &Request) -> Result<(), SubmitError> {
         assert!(self.done.is_none() && request.sector < SECTORS);
+        let zeroes = matches!(request.operation, Operation::WriteZeroes { .. });
+        if zeroes && self.unsupported == Unsupported::ZeroesAtOnce {
+            return Err(SubmitError::Unsupported);
+        }
         let at = request.sector as usize * 512;
         let mut result = Ok(());
         if !matches!(request.operation, Operation::Read) {
@@ -234,13 +240,43 @@ fn space_is_zeroed_joined_and_used_again() {
 /// failed.
 #[test]
 fn what_a_disk_offers_and_does_not_do() {
+    for zeroes in [Unsupported::Zeroes, Unsupported::ZeroesAtOnce] {
+        let (mut disk, mut store) = claimed(0xaa, true);
+        disk.unsupported = zeroes;
+        assert_eq!(make(&mut store, &mut disk, Change::Create("a", UNIT / 512)), StoreEvent::Done);
+        assert!(bytes(&disk, &store.table().volumes()[0]).concat().iter().all(|&byte| byte == 0));
+    }
     let (mut disk, mut store) = claimed(0xaa, true);
-    disk.unsupported = Unsupported::Zeroes;
-    assert_eq!(make(&mut store, &mut disk, Change::Create("a", UNIT / 512)), StoreEvent::Done);
-    assert!(bytes(&disk, &store.table().volumes()[0]).concat().iter().all(|&byte| byte == 0));
     disk.unsupported = Unsupported::Writes;
     let failed = StoreEvent::Failed(DiskError::Unsupported);
     assert_eq!(make(&mut store, &mut disk, Change::Create("b", UNIT / 512)), failed);
+}
+
+/// A copy of a table with one volume of these extents, in units, whose checksum is right.
+fn copy_of(extents: &[(u32, u32)]) -> Vec<u8> {
+    let mut body = std::vec![0; 12];
+    body.extend([1, b'a']);
+    body.extend((extents.len() as u16).to_le_bytes());
+    for (start, units) in extents {
+        body.extend(start.to_le_bytes());
+        body.extend(units.to_le_bytes());
+    }
+    let entries = body.len() as u32 - 12;
+    body[..4].copy_from_slice(&entries.to_le_bytes());
+    let crc = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI).checksum(&body);
+    [&Table::default().encode(1)[..8], &crc.to_le_bytes(), &body].concat()
+}
+
+/// Whatever its checksum says: two volumes on the same sectors, or one on the table itself, would lose data.
+#[test]
+fn a_table_that_makes_no_sense_is_none() {
+    for sound in [&[(1, 1)][..], &[(1, 2), (3, 1)], &[(5, 1), (1, 4)], &[]] {
+        assert!(Table::decode(&copy_of(sound)).is_some(), "{sound:?}");
+    }
+    for wrong in [&[(0, 2)][..], &[(1, 0)], &[(1, 2), (2, 1)], &[(4, 1), (1, 4)], &[(3, 1), (3, 1)]]
+    {
+        assert_eq!(Table::decode(&copy_of(wrong)), None, "{wrong:?}");
+    }
 }
 
 /// A copy of the table is 32 KiB, and goes in requests as large as the disk takes.
