@@ -27,6 +27,8 @@ pub(super) enum Role {
     Volume,
     /// It holds volumes, or is being looked at for them.
     Volumes,
+    /// A release is being read from it.
+    Release,
 }
 
 impl Role {
@@ -37,6 +39,7 @@ impl Role {
             Role::Configuration => "configuration",
             Role::Volume => "volume",
             Role::Volumes => "volumes",
+            Role::Release => "release",
         }
     }
 }

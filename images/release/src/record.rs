@@ -8,7 +8,8 @@
 //! | 17 | the slot on trial: 0 none |
 //! | 18 | starts that the trial still has |
 //! | 19 | the slot whose trial failed last, until the appliance has told of it: 0 none |
-//! | 20..24 | zeros |
+//! | 20 | 1 if what ordered the trial did all that it was configured to do: then the trial has to do so too |
+//! | 21..24 | zeros |
 //! | 24..28 | CRC-32 (IEEE 802.3) of bytes 0..24 |
 //!
 //! A record is written over the older copy, so that whenever the power fails one of them is whole.
@@ -77,6 +78,8 @@ pub struct Record {
     pub tries: u8,
     /// The slot whose trial failed last, until the appliance has told of it.
     pub failed: Option<Slot>,
+    /// What ordered the trial did all that it was configured to do: what is on trial counts when it does so too.
+    pub was_ready: bool,
 }
 
 /// What a start boots.
@@ -113,9 +116,10 @@ impl Record {
         (self.trial, self.tries) = (None, 0);
     }
 
-    /// The next start is a trial of this slot.
-    pub fn try_once(&mut self, slot: Slot) {
+    /// The next start is a trial of this slot, ordered by one that does all that it is configured to do, or not.
+    pub fn try_once(&mut self, slot: Slot, was_ready: bool) {
         (self.trial, self.tries, self.failed) = (Some(slot), 1, None);
+        self.was_ready = was_ready;
     }
 
     /// The slot on trial has come up.
@@ -137,6 +141,7 @@ impl Record {
             trial: slot(17)?,
             tries: bytes[18],
             failed: slot(19)?,
+            was_ready: bytes[20] == 1,
         };
         whole.then_some(record)
     }
@@ -150,6 +155,7 @@ impl Record {
         bytes[17] = Slot::number(self.trial);
         bytes[18] = self.tries;
         bytes[19] = Slot::number(self.failed);
+        bytes[20] = self.was_ready.into();
         let crc = CRC32.checksum(&bytes[..CHECKED]);
         bytes[CHECKED..CHECKED + 4].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -178,6 +184,7 @@ mod tests {
             trial: Some(Slot::A),
             tries: 1,
             failed: Some(Slot::B),
+            was_ready: true,
         };
         let bytes = record.emit();
         assert_eq!(Record::parse(&bytes), Some(record));
@@ -204,7 +211,7 @@ mod tests {
     fn a_trial_has_one_start_and_is_followed_by_what_ran_before() {
         let mut record = Record { current: Some(Slot::A), ..Record::default() };
         assert_eq!(record.choose(), Choice { slot: Some(Slot::A), trial: false, changed: false });
-        record.try_once(Slot::B);
+        record.try_once(Slot::B, true);
         assert_eq!(record.choose(), Choice { slot: Some(Slot::B), trial: true, changed: true });
         // It is not confirmed.
         let mut confirmed = record;
@@ -218,5 +225,6 @@ mod tests {
             Choice { slot: Some(Slot::B), trial: false, changed: false }
         );
         assert_eq!(confirmed.failed, None);
+        assert!(confirmed.was_ready);
     }
 }

@@ -58,12 +58,29 @@ fn entered(bytes: &[u8]) -> Result<Vec<u8>> {
 struct Answer {
     header: String,
     body: Vec<u8>,
+    then: Then,
+}
+
+/// What comes behind the body.
+#[derive(Clone, Copy)]
+enum Then {
+    /// The end of the connection.
+    Ends,
+    /// Nothing, for as long as the client waits.
+    Waits,
+    /// Zeros, for as long as the client takes them.
+    GoesOn,
 }
 
 impl Answer {
     fn file(body: Vec<u8>) -> Answer {
         let length = body.len();
-        Answer { header: format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"), body }
+        let header = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+        Answer { header, body, then: Then::Ends }
+    }
+
+    fn refusal(header: &str) -> Answer {
+        Answer { header: header.into(), ..Answer::file(Vec::new()) }
     }
 }
 
@@ -85,7 +102,15 @@ fn reply(mut stream: TcpStream, answer: &Answer) -> Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
     stream.write_all(answer.header.as_bytes())?;
-    Ok(stream.write_all(&answer.body)?)
+    stream.write_all(&answer.body)?;
+    match answer.then {
+        Then::Ends => Ok(()),
+        // Until the client ends the connection.
+        Then::Waits => Ok(drop(lines.next())),
+        Then::GoesOn => loop {
+            stream.write_all(&[0; 4096])?;
+        },
+    }
 }
 
 /// A machine with a disk of its own.
@@ -228,11 +253,15 @@ fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
     let other = SigningKey::from_bytes(&[6; 32]);
     let cut = Answer { body: good[..good.len() / 2].to_vec(), ..Answer::file(good.clone()) };
     let short = Answer::file(good[..good.len() - 1].to_vec());
-    let missing = Answer { header: "HTTP/1.1 404 Not Found\r\n\r\n".into(), body: Vec::new() };
-    let pieces = Answer {
-        header: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".into(),
-        body: Vec::new(),
+    let stalls = Answer { then: Then::Waits, ..cut.clone() };
+    let missing = Answer::refusal("HTTP/1.1 404 Not Found\r\n\r\n");
+    let pieces = Answer::refusal("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let endless = Answer {
+        header: "HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551615\r\n\r\n".into(),
+        then: Then::GoesOn,
+        ..changed(good.len() - 1)
     };
+    let long = Answer::file(sign(&vec![1; 16 << 20], 100, "long", &key()));
     let trials = [
         (Answer::file(b"<html>".repeat(1000)), "no release of the appliance"),
         (Answer::file(sign(&image()?, 100, "x", &other)), "another key than system.upgrade_key"),
@@ -240,6 +269,9 @@ fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
         (changed(good.len() - 1), "not the one that was signed"),
         (cut, "ended the connection before the file was whole"),
         (short, "shorter than its header says"),
+        (stalls.clone(), "nothing more came for 20 s"),
+        (endless, "not the one that was signed"),
+        (long, "there is room for 16773120 in a slot"),
         (missing, "404 Not Found"),
         (pieces, "Transfer-Encoding"),
     ];
@@ -247,6 +279,10 @@ fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
         let from = serve(answer)?;
         vm.run(&format!("upgrade {from}"))?.contains("error")?.contains(told)?;
     }
+    // Ctrl-C, while the rest of it is waited for.
+    vm.serial.send(format!("upgrade {}\r", serve(stalls)?).as_bytes())?;
+    vm.wait_for("into slot a")?;
+    vm.press("\x03")?.contains("cancelled")?;
     vm.run("upgrade http://10.0.2.2:1/x")?.contains("does not take the connection")?;
     vm.run("upgrade http://example.org/x")?.contains("names are not looked up")?;
     vm.run("upgrade serial:nobody")?.contains("there is no disk")?;
@@ -262,6 +298,30 @@ fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "the disk's own image", "{shown:#}");
     ensure!(shown["slots"][0]["version"] == "", "half a release is none: {shown:#}");
+    Ok(())
+}
+
+/// An image that runs, on a network that it does not see: it is not what an operator could reach.
+#[test]
+fn what_comes_up_without_its_network_is_followed_by_what_ran_before() -> Result<()> {
+    let machine = Installed::new()?;
+    let mut vm = machine.boot()?;
+    let release = serve(Answer::file(sign(&image()?, 100, "deaf", &key())))?;
+    vm.serial.send(format!("upgrade {release}\r").as_bytes())?;
+    vm.wait_for_within("written, and read back; restarting", START)?;
+    let link = |vm: &mut Vm, up: bool| {
+        vm.qmp.execute("set_link", serde_json::json!({"name": "net0", "up": up}))
+    };
+    link(&mut vm, false)?;
+    vm.wait_for_within("slot a (deaf) is on trial", START)?;
+    vm.wait_for_within("not ready, as what ran before was: net0: no link", START)?;
+    vm.wait_for_within("it is started again (net0: no link)", Duration::from_secs(500))?;
+    link(&mut vm, true)?;
+    vm.wait_for_within("slot a did not come up", START)?;
+    vm.wait_for_within(" ready", START)?;
+    vm.wait_ready()?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "the disk's own image" && shown["failed"] == "a", "{shown:#}");
     Ok(())
 }
 
@@ -340,8 +400,13 @@ fn a_release_is_taken_from_a_disk() -> Result<()> {
     std::fs::write(file.path(), release)?;
     drop(machine.boot()?);
     let stick = Disk::new(file.path()).serial("stick");
-    let mut vm = boot(machine.spec().disk(stick))?;
-    upgrade(&mut vm, "serial:stick")?;
+    let data = tempfile::NamedTempFile::new()?;
+    data.as_file().set_len(8 << 20)?;
+    let data = Disk::new(data.path()).serial("data");
+    let mut vm = boot(machine.spec().disk(stick).disk(data))?;
+    vm.run("volume create x size=1MiB disk=2")?.contains("on disk 2")?;
+    vm.run("upgrade serial:data force")?.contains("is in use: volumes")?;
+    upgrade(&mut vm, "serial:stick force")?;
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "a" && shown["slots"][0]["version"] == "carried", "{shown:#}");
     Ok(())

@@ -18,6 +18,8 @@ pub(super) enum Source {
     Http(Box<Fetch>),
     /// A disk that holds nothing else: its number, what reads it, and how far it was read.
     Disk(usize, DiskIo, u64),
+    /// It was given back.
+    Ended,
 }
 
 /// How far it has come.
@@ -45,6 +47,8 @@ pub(super) struct Install {
     key: [u8; 32],
     /// No release that is older than this is taken.
     not_before: u64,
+    /// Who ordered it did all that it was configured to do.
+    pub was_ready: bool,
     stage: Stage,
     /// What is, or will be, at the start of the slot.
     pub header: Option<Header>,
@@ -77,6 +81,7 @@ impl Install {
         slot: Slot,
         key: [u8; 32],
         not_before: u64,
+        was_ready: bool,
         buffer: Window,
     ) -> Install {
         Install {
@@ -84,6 +89,7 @@ impl Install {
             slot,
             key,
             not_before,
+            was_ready,
             stage: Stage::Header,
             header: None,
             buffer,
@@ -300,7 +306,7 @@ impl Install {
                 Ok(false)
             }
             Source::Disk(number, io, at) => {
-                let Some(slot) = disks.get_mut(*number).filter(|slot| slot.role == Role::Free)
+                let Some(slot) = disks.get_mut(*number).filter(|slot| slot.role == Role::Release)
                 else {
                     return Err(
                         "the disk that it was read from is used for something else now".into()
@@ -319,6 +325,7 @@ impl Install {
                     }
                 }
             }
+            Source::Ended => Ok(false),
         }
     }
 }

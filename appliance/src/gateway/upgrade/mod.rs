@@ -1,16 +1,19 @@
 //! Upgrades: releases that are written into the slot that the appliance does not run from, and the record of which slot
-//! boots ([`release`]). The record says that the next start is a trial of the new one; if the appliance that is started so
-//! does not confirm within [`CONFIRM`] that it has come up, because it panics, hangs or is switched off, the start after it
-//! is one of what ran before.
+//! boots ([`release`]). The record says that the next start is a trial of the new one. It counts when it has run for
+//! [`CONFIRM`] and does all that it is configured to do, if what ran before did so too. If it never comes to that, because
+//! it panics, hangs, is switched off, or gives up after [`GIVES_UP`], the start after it is one of what ran before.
 
 mod disk_io;
 mod fetch;
 mod install;
+#[cfg(test)]
+mod power_cuts;
 
 use super::disks::{self, DiskSlot, Role};
 use super::known_disks;
 use super::plane::DataPlane;
 use super::service::{Service, Surroundings};
+use super::show::not_ready;
 use super::state::{End, State};
 use crate::config::DeviceName;
 use crate::config::partitions::Stretch;
@@ -28,6 +31,10 @@ use release::{Header, Record, Slot, newest};
 
 /// How long an image on trial has to run until it counts.
 pub(super) const CONFIRM: Duration = Duration::from_secs(30);
+/// How long it has to do all that it is configured to do.
+const GIVES_UP: Duration = Duration::from_secs(300);
+/// How often that is looked at.
+const LOOKS: Duration = Duration::from_secs(1);
 const SECTOR: u64 = 512;
 
 /// What the command line says of the slot that was booted, as the UEFI front end wrote it there.
@@ -84,6 +91,9 @@ pub(super) struct Upgrade {
     booted: Option<Booted>,
     /// When the image on trial has run for long enough.
     confirm_at: Option<Instant>,
+    gives_up_at: Instant,
+    /// It was told why the image on trial does not count yet.
+    waits: bool,
     /// The trial before this start has failed.
     failed: Option<Slot>,
     work: Work,
@@ -126,6 +136,8 @@ impl Upgrade {
             held,
             booted,
             confirm_at: trial.map(|_| now + CONFIRM),
+            gives_up_at: now + GIVES_UP,
+            waits: false,
             failed: record.failed,
             work: Work::Nothing,
             ending: None,
@@ -140,16 +152,15 @@ impl Upgrade {
         if let Some(failed) = self.failed {
             let version = self.version(failed);
             log::error!(
-                "upgrade: slot {} ({version}) was started and has not come up within {} s: this is what ran before; `show crash` may say why",
+                "upgrade: slot {} ({version}) was started and has not come up: this is what ran before; `show crash` and the syslog server may say why",
                 failed.name(),
-                CONFIRM.as_secs()
             );
             self.record.failed = None;
             self.write_record(Then::Nothing);
         }
         if let (Some(booted), Some(_)) = (self.booted, self.confirm_at) {
             log::warn!(
-                "upgrade: slot {} ({}) is on trial: it counts when it has run for {} s, or by `upgrade confirm`",
+                "upgrade: slot {} ({}) is on trial: it counts when it has run for {} s and is ready, or by `upgrade confirm`",
                 booted.slot.name(),
                 self.version(booted.slot),
                 CONFIRM.as_secs()
@@ -219,15 +230,9 @@ impl Upgrade {
 
     /// Goes on with the disk; news for the console, and whether the machine is to start anew.
     fn poll(&mut self, disks: &mut [DiskSlot], now: Instant) -> (Option<Progress>, bool) {
-        if let Some(at) = self.confirm_at
-            && at <= now
-            && matches!(self.work, Work::Nothing)
-        {
-            self.confirm();
-        }
         match &mut self.work {
             Work::Nothing => (None, false),
-            Work::Record { .. } => self.poll_record(disks),
+            Work::Record { .. } => self.poll_record(disks, now),
             Work::Install(_) => (self.poll_install(disks), false),
         }
     }
@@ -239,7 +244,7 @@ impl Upgrade {
                 Ok(News::Quiet) => return None,
                 Ok(News::Line(line)) => return Some(Progress::Line(line)),
                 Ok(News::Written) => {
-                    self.install_is_over();
+                    self.install_is_over(disks);
                     return None;
                 }
                 Err(why) => self.ending = Some(why),
@@ -252,31 +257,32 @@ impl Upgrade {
         if self.io.is_busy() || install.is_reading(disks) {
             return None;
         }
-        self.end_install();
+        self.end_install(disks);
         Some(Progress::Done(Err(self.ending.take().unwrap_or_default())))
     }
 
-    fn install_is_over(&mut self) {
-        if let Some((slot, header)) = self.end_install() {
+    fn install_is_over(&mut self, disks: &mut [DiskSlot]) {
+        if let Some(Install { slot, header, was_ready, .. }) = self.end_install(disks) {
             self.held[slot as usize] = header;
-            self.record.try_once(slot);
+            self.record.try_once(slot, was_ready);
             self.write_record(Then::Restart);
         }
     }
 
     /// Nothing more is written. What was in the slot is not there any more.
-    fn end_install(&mut self) -> Option<(Slot, Option<Header>)> {
+    fn end_install(&mut self, disks: &mut [DiskSlot]) -> Option<Install> {
         let work = core::mem::replace(&mut self.work, Work::Nothing);
-        let Work::Install(install) = work else { return None };
-        let Install { source, slot, header, .. } = *install;
-        if let Source::Http(fetch) = source {
-            self.leaving = Some(fetch);
+        let Work::Install(mut install) = work else { return None };
+        match core::mem::replace(&mut install.source, Source::Ended) {
+            Source::Http(fetch) => self.leaving = Some(fetch),
+            Source::Disk(number, ..) => disks[number].role = Role::Free,
+            Source::Ended => {}
         }
-        self.held[slot as usize] = None;
-        Some((slot, header))
+        self.held[install.slot as usize] = None;
+        Some(*install)
     }
 
-    fn poll_record(&mut self, disks: &mut [DiskSlot]) -> (Option<Progress>, bool) {
+    fn poll_record(&mut self, disks: &mut [DiskSlot], now: Instant) -> (Option<Progress>, bool) {
         let Some(slot) = disks.get_mut(self.disk) else { return (None, false) };
         let Some(result) = self.io.poll(&mut slot.disk) else { return (None, false) };
         let Work::Record { flushes, then } = &mut self.work else { return (None, false) };
@@ -293,6 +299,10 @@ impl Upgrade {
             );
             let told = format!("{} {why}: what boots is what booted before", slot.name);
             let done = (then == Then::Restart).then_some(Progress::Done(Err(told)));
+            if then == Then::Confirmed {
+                // It is on trial still, as far as the disk knows.
+                self.confirm_at = Some(now + CONFIRM);
+            }
             return (done, false);
         }
         self.older = 1 - self.older;
@@ -308,6 +318,31 @@ impl Upgrade {
                 (Some(Progress::Done(Ok("written, and read back; restarting".into()))), true)
             }
         }
+    }
+
+    /// Whether what is on trial counts, for all that it lacks, or is over; none if it has time left.
+    fn counts(&mut self, lacking: &[String], now: Instant) -> Option<bool> {
+        if lacking.is_empty() {
+            self.confirm();
+            return Some(true);
+        }
+        let why = lacking.join("; ");
+        if self.gives_up_at <= now {
+            log::error!(
+                "upgrade: not ready within {} s, as what ran before was: it is started again ({why})",
+                GIVES_UP.as_secs()
+            );
+            self.confirm_at = Some(now + CONFIRM);
+            return Some(false);
+        }
+        if !core::mem::replace(&mut self.waits, true) {
+            log::warn!(
+                "upgrade: not ready, as what ran before was: {why}. It has until {} s after its start, or `upgrade confirm`",
+                GIVES_UP.as_secs()
+            );
+        }
+        self.confirm_at = Some(now + LOOKS);
+        None
     }
 
     /// The image that runs counts from now on.
@@ -332,7 +367,7 @@ impl Service for Upgrade {
         let fetch = match &self.work {
             Work::Install(install) => match &install.source {
                 Source::Http(fetch) => fetch.until(),
-                Source::Disk(..) => None,
+                Source::Disk(..) | Source::Ended => None,
             },
             Work::Nothing | Work::Record { .. } => None,
         };
@@ -357,7 +392,11 @@ impl State {
     /// Goes on with an upgrade; how much was done.
     pub(super) fn poll_upgrade(&mut self) -> usize {
         let saves = self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy());
-        let Some(upgrade) = self.upgrade.as_mut().filter(|_| !saves) else { return 0 };
+        let Some(upgrade) = self.upgrade.as_ref().filter(|_| !saves) else { return 0 };
+        if upgrade.confirm_at.is_some_and(|at| at <= self.now) && !upgrade.is_busy() {
+            self.judge_trial();
+        }
+        let Some(upgrade) = self.upgrade.as_mut() else { return 0 };
         let before = upgrade.io.completed();
         let (news, restarts) = upgrade.poll(&mut self.disks, self.now);
         if restarts {
@@ -367,6 +406,17 @@ impl State {
         let any = news.is_some() || upgrade.io.completed() != before;
         self.news.extend(news);
         usize::from(any)
+    }
+
+    /// The image on trial has run for long enough: it counts if it is ready, or if what ran before was not either.
+    fn judge_trial(&mut self) {
+        let (now, wanted) =
+            (self.now, self.upgrade.as_ref().is_some_and(|upgrade| upgrade.record.was_ready));
+        let lacking = if wanted { not_ready(self) } else { Vec::new() };
+        let Some(upgrade) = &mut self.upgrade else { return };
+        if upgrade.counts(&lacking, now) == Some(false) {
+            self.end = Some(End::Reboot);
+        }
     }
 
     /// An operator says that what runs has come up.
@@ -383,7 +433,7 @@ impl State {
 
     /// An operator's order: a release is to be written, and started.
     pub(super) fn order_upgrade(&mut self, words: &[&str]) -> Result<Managed, String> {
-        let unsaved = self.has_unsaved();
+        let (unsaved, was_ready) = (self.has_unsaved(), not_ready(self).is_empty());
         let (now, seed) = (self.now, self.plane.rng.next_u32() as u16);
         let key = self.document.config().system.upgrade_key;
         let busy = self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy());
@@ -420,15 +470,17 @@ impl State {
                     false => {
                         let name: DeviceName = from.parse()?;
                         let number = disks::number_of(&self.disks, &name)?;
-                        let slot = &self.disks[number];
+                        let slot = &mut self.disks[number];
                         slot.check_free()?;
                         let area = Stretch { first: 0, sectors: slot.geometry.sectors };
                         let io = DiskIo::new(slot.geometry, area, upgrade.io.buffer());
-                        Source::Disk(number, io.ok_or("its blocks are too large")?, 0)
+                        let io = io.ok_or("its blocks are too large")?;
+                        slot.role = Role::Release;
+                        Source::Disk(number, io, 0)
                     }
                 };
                 let buffer = upgrade.io.buffer();
-                let install = Install::new(source, slot, key.0, not_before, buffer);
+                let install = Install::new(source, slot, key.0, not_before, was_ready, buffer);
                 upgrade.work = Work::Install(Box::new(install));
                 upgrade.ending = None;
                 Ok(Managed::Started)
