@@ -49,6 +49,21 @@ pub trait Ipi: Send + Sync {
     fn ring(&self);
 }
 
+/// A device that resets the machine when nobody sees to it.
+pub trait Watchdog {
+    /// What Linux calls its driver.
+    fn name(&self) -> &'static str;
+
+    /// It resets the machine when it was not seen to for so many seconds, or up to twice as many.
+    fn start(&mut self, seconds: u16);
+
+    /// Begins the time anew.
+    fn see_to(&mut self);
+
+    /// It resets nothing any more.
+    fn stop(&mut self);
+}
+
 /// What runs on a core.
 pub type Work = Box<dyn FnOnce(Box<dyn Core>) + Send>;
 

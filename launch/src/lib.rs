@@ -21,6 +21,7 @@ pub mod probe;
 pub mod progress;
 pub mod qemu;
 pub mod races;
+pub mod release;
 pub mod run;
 pub mod sanitizer;
 pub mod setup;

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use launch::build::Families;
 use launch::setup::Purpose;
 use launch::{
-    bench, build, check, demo, image, ntb, passthrough, probe, run, setup, symbolize, test,
+    bench, build, check, demo, image, ntb, passthrough, probe, release, run, setup, symbolize, test,
 };
 
 /// Builds, boots, tests and measures the Isthmus appliance.
@@ -54,6 +54,8 @@ enum Verb {
     Ntb(ntb::Options),
     /// Pack the image into a file that boots, or make a config disk
     Image(image::Options),
+    /// Sign the image, so that appliances take it as an upgrade: target/isthmus/isthmus.release
+    Release(release::Options),
     /// Name the functions in the record of a panic (`show crash`), read from a file or from standard input
     Symbolize(symbolize::Options),
     /// Check a configuration document
@@ -92,6 +94,13 @@ fn carry_out(command: Verb) -> Result<()> {
             let families = &options.families;
             let path = image::image(&options, || built(&[Purpose::Images], false, families))?;
             println!("{}", path.display());
+            Ok(())
+        }
+        Verb::Release(options) => {
+            let families = &options.families;
+            let build = || Ok(built(&[], false, families)?.elf);
+            let (path, key) = release::release(&options, build)?;
+            println!("{}\nappliances take it with, in [system]: {key}", path.display());
             Ok(())
         }
         Verb::Ntb(options) => ntb::ntb(&options),

@@ -70,8 +70,11 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         protection.read_only
     );
     let mut inventory = Inventory::default();
+    let mut watchdog = None;
     if pci.has_host_bridge() {
-        inventory.scan_pci(Box::leak(Box::new(pci)));
+        let pci = &*Box::leak(Box::new(pci));
+        inventory.scan_pci(pci);
+        watchdog = platform::watchdog::find(pci, &mut devices);
     } else {
         inventory.scan_virtio_mmio(&virtio_slots, &mut devices);
     }
@@ -100,6 +103,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         config_disk,
         crash,
         command_line: command_line.into(),
+        watchdog,
         rng,
         facts: Facts {
             commit: platform::COMMIT,

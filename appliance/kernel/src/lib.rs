@@ -3,6 +3,7 @@
 
 extern crate boot;
 extern crate hermit;
+extern crate log;
 
 /// There is no stub in this bundle: something else (uhyve) loads the image and enters the kernel.
 #[cfg(not(feature = "stub"))]

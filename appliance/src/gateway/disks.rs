@@ -27,6 +27,8 @@ pub(super) enum Role {
     Volume,
     /// It holds volumes, or is being looked at for them.
     Volumes,
+    /// A release is being read from it.
+    Release,
 }
 
 impl Role {
@@ -37,6 +39,7 @@ impl Role {
             Role::Configuration => "configuration",
             Role::Volume => "volume",
             Role::Volumes => "volumes",
+            Role::Release => "release",
         }
     }
 }
@@ -202,7 +205,7 @@ impl State {
     /// Lets what works on disks go on; how many operations ended.
     pub fn poll_disks(&mut self) -> usize {
         if self.plane.storage.pools.is_empty() {
-            return self.poll_config_disk();
+            return self.poll_config_disk() + self.poll_upgrade();
         }
         let arena = self.platform.arena();
         let storage = &mut self.plane.storage;
@@ -215,7 +218,7 @@ impl State {
                 (false, Err(why)) => log::error!("{why}"),
             }
         }
-        steps + self.poll_config_disk()
+        steps + self.poll_config_disk() + self.poll_upgrade()
     }
 
     fn poll_config_disk(&mut self) -> usize {

@@ -28,6 +28,8 @@ pub(super) struct Known {
     pub place: Option<(usize, ConfigDisk)>,
     /// The document.
     pub text: Option<Vec<u8>>,
+    /// Where each disk has slots for releases, by number.
+    pub slots: Vec<Option<Stretch>>,
     /// What was said in panics.
     pub crashes: History,
     /// What went wrong on the way.
@@ -56,6 +58,7 @@ pub(super) fn find(
     for (slot, _) in disks.iter_mut().zip(&looks).filter(|(_, look)| look.boots) {
         slot.role = Role::Boot;
     }
+    known.slots = looks.iter().map(|look| look.slots).collect();
     let chosen = match choose(disks, &looks, wanted, others) {
         Ok(chosen) => chosen,
         Err(why) => {

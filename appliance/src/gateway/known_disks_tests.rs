@@ -28,7 +28,7 @@ impl Disk for Silent {
     }
 }
 
-const PLAIN: Look = Look { boots: false, config: None, bare_config: false };
+const PLAIN: Look = Look { boots: false, config: None, slots: None, bare_config: false };
 const BARE: Look = Look { bare_config: true, ..PLAIN };
 const PARTITION: Look = Look { config: Some(Stretch { first: 128, sectors: 128 }), ..PLAIN };
 const BOOT: Look = Look { boots: true, ..PARTITION };

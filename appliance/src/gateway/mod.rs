@@ -47,8 +47,10 @@ mod system;
 mod tls;
 mod udp_engines;
 mod unclaimed_devices;
+mod upgrade;
 mod usnic;
 mod volumes;
+mod watchdog;
 mod web;
 mod worker;
 
@@ -133,6 +135,7 @@ impl Gateway {
         received += state.poll_tcp_bridge(networks, now);
         let completed = if self.ending.is_some() { 0 } else { state.poll_disks() };
         state.poll_capacities(now);
+        state.poll_watchdog(now);
         let mut served = state.plane.serve(now);
         state.poll_rules(networks, now);
         served += state.poll_services(networks, now);

@@ -51,7 +51,8 @@ impl State {
         now: Instant,
         mut act: impl FnMut(&mut dyn Service, &mut Surroundings<'_>),
     ) {
-        let State { smc, rendezvous, plane, ports, own_ports, document, refused, .. } = self;
+        let State { smc, rendezvous, upgrade, plane, ports, own_ports, document, refused, .. } =
+            self;
         let config = document.config();
         let mut around = Surroundings { networks, plane, ports, own_ports, config, refused, now };
         if let Some(smc) = smc {
@@ -65,6 +66,9 @@ impl State {
         }
         if let Some(rendezvous) = rendezvous {
             act(&mut **rendezvous, &mut around);
+        }
+        if let Some(upgrade) = upgrade {
+            act(&mut **upgrade, &mut around);
         }
     }
 
@@ -82,7 +86,8 @@ impl State {
         let bridge = plane.bridges.first().and_then(|_| TcpCarrier.deadline(plane));
         let linx = plane.linx.as_ref().and_then(|_| LinxStage.deadline(plane));
         let rendezvous = self.rendezvous.as_ref().and_then(|one| one.deadline(plane));
-        Instant::first([smc, bridge, linx, rendezvous])
+        let upgrade = self.upgrade.as_ref().and_then(|one| one.deadline(plane));
+        Instant::first([smc, bridge, linx, rendezvous, upgrade])
     }
 
     /// Has all of them end their connections.

@@ -11,6 +11,7 @@ use super::report_pieces::{Node, Rows};
 use super::smc::report;
 use super::state::State;
 use super::tls;
+use super::upgrade;
 use super::volumes::DiskPool;
 use crate::console::{SmcTopic, Topic};
 use crate::loops::{LoopCounters, Stage};
@@ -33,6 +34,7 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
         Topic::Usnic => state.plane.udp_engines.report("usnic"),
         Topic::Linx => linx::report(state),
         Topic::Tls => tls::report(state),
+        Topic::Upgrade => upgrade::report(state),
         Topic::Version => version(state),
         Topic::Crash => state.crashes.report(),
         Topic::Refused => state.refused.report(),

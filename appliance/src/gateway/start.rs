@@ -23,13 +23,15 @@ use super::syslog::Syslog;
 use super::tls;
 use super::udp_engines::UdpEngines;
 use super::unclaimed_devices::UnclaimedDevice;
+use super::upgrade::Upgrade;
+use super::watchdog::Keeper;
 use crate::config::{Document, Problem, Sources, command_line, slot};
 use crate::console::Console;
 use crate::crash::{self, Record};
 use crate::families::OfMeasure;
 use crate::log_ring::LogRing;
 use crate::loops::Pace;
-use crate::machine::{CrashPlace, Machine, SpareCore};
+use crate::machine::{CrashPlace, Machine, SpareCore, Watchdog};
 use core::time::Duration;
 use drivers::hal::{Clock, CrashWriter, Features, Hold, Instant, Platform};
 use drivers::inventory::Inventory;
@@ -76,6 +78,8 @@ pub struct Bringup {
     pub crash: Option<(Record, Box<[u8]>)>,
     /// The kernel command line.
     pub command_line: String,
+    /// The machine's watchdog, if it has one that is known.
+    pub watchdog: Option<Box<dyn Watchdog>>,
     /// The CSPRNG.
     pub rng: Box<dyn RngCore>,
     /// What is known of the machine.
@@ -96,6 +100,7 @@ impl Gateway {
             config_disk,
             crash,
             command_line,
+            watchdog,
             mut rng,
             facts,
             log,
@@ -151,6 +156,8 @@ impl Gateway {
             &mut *platform,
             &*machine,
         );
+        let slots = core::mem::take(&mut stored.slots);
+        let upgrade = Upgrade::find(&mut disks, &slots, &command_line, &mut *platform, &*machine);
         sources.disk = stored.text.as_deref();
         sources.disk_before = stored.place.as_ref().and_then(|(_, engine)| engine.before());
         sources.disk_damaged = stored.place.as_ref().is_some_and(|(_, engine)| engine.is_damaged());
@@ -378,6 +385,8 @@ impl Gateway {
             next_download: 0,
             turns: 0,
             config_disk: stored.place,
+            upgrade,
+            watchdog: Keeper::new(watchdog),
             ping_order: None,
             pinging: false,
             news: VecDeque::new(),

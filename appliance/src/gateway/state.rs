@@ -13,6 +13,8 @@ use super::smc::Smc;
 use super::start::Facts;
 use super::tls::Secure;
 use super::unclaimed_devices::UnclaimedDevice;
+use super::upgrade::Upgrade;
+use super::watchdog::Keeper;
 use super::worker::Worker;
 use crate::config::disk::ConfigDisk;
 use crate::config::{Config, Document};
@@ -103,6 +105,10 @@ pub(super) struct State {
     pub turns: u32,
     /// The config disk, if there is one: which disk, and its engine.
     pub config_disk: Option<(usize, ConfigDisk)>,
+    /// The slots that releases boot from, if the appliance was booted from a disk that has such.
+    pub upgrade: Option<Box<Upgrade>>,
+    /// The machine's watchdog.
+    pub watchdog: Keeper,
     /// For the network: start or stop a ping.
     pub ping_order: Option<PingOrder>,
     /// A ping runs.
@@ -301,7 +307,7 @@ impl State {
         let capacity = (waits || !self.disks.is_empty()).then_some(self.capacity_due);
         let rules = self.rules_changed.then_some(Instant::ZERO);
         let (services, plane) = (self.services_timeout(), self.plane.poll_timeout());
-        Instant::first([capacity, rules, services, plane])
+        Instant::first([capacity, rules, services, plane, self.watchdog.deadline()])
     }
 
     /// Seconds since the appliance came up.

@@ -72,6 +72,9 @@ impl System for State {
                  and attach it with the serial number isthmus-config"
                 .into());
         };
+        if self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_busy()) {
+            return Err("the disk is being written for an upgrade; try again later".into());
+        }
         debug_assert!(matches!(self.disks[*index].role, Role::Configuration | Role::Boot));
         engine.save(&text)?;
         self.saving = Some(self.document.config().clone());
@@ -127,6 +130,9 @@ impl System for State {
             remote_storage.and_then(|remote_storage| remote_storage.reading.as_mut())
         {
             reading.cancel();
+        }
+        if let Some(upgrade) = &mut self.upgrade {
+            upgrade.cancel();
         }
         ntb_perf::cancel(self);
         self.plane.udp_engines.cancel();

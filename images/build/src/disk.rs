@@ -1,5 +1,5 @@
-//! Disks for UEFI: a GPT (UEFI 2.10 chapter 5) with an EFI system partition, and a partition that `save`
-//! writes to. The appliance knows disks of its own by their tables.
+//! Disks for UEFI: a GPT (UEFI 2.10 chapter 5) with an EFI system partition, a partition that `save` writes to, and one
+//! with two slots for releases. The appliance knows disks of its own by their tables.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -13,6 +13,7 @@ use fscommon::StreamSlice;
 use gpt::disk::LogicalBlockSize;
 use gpt::mbr::ProtectiveMBR;
 use gpt::partition_types::{OperatingSystem, Type};
+use release::{Record, layout};
 use uuid::Uuid;
 
 use crate::{Run, esp};
@@ -34,14 +35,22 @@ const SMALL_MARGIN: u64 = 64 << 10;
 /// configuration holds.
 pub fn raw(out: &Path, efi: &[u8], config: &[u8]) -> Result<()> {
     let partition = esp::size(efi, FatType::Fat32);
-    let size = partition + 3 * MARGIN;
+    let size = partition + layout::PARTITION + 3 * MARGIN;
     let file = File::options().read(true).write(true).create_new(true).open(out)?;
     file.set_len(size)?;
     let system = (SYSTEM_NAME, partition, gpt::partition_types::EFI);
     let keep = (CONFIG_NAME, config.len() as u64, config_type());
-    let (mut file, places) = table(file, size, MARGIN, &[system, keep])?;
+    let guid = Uuid::from_u128(layout::PARTITION_TYPE);
+    let slots = Type { guid, os: OperatingSystem::None };
+    let slots = (layout::PARTITION_NAME, layout::PARTITION, slots);
+    let (mut file, places) = table(file, size, MARGIN, &[system, keep, slots])?;
     file.seek(SeekFrom::Start(places[1]))?;
     file.write_all(config)?;
+    // What boots is the appliance inside the program, until a release is written.
+    for copy in layout::RECORDS {
+        file.seek(SeekFrom::Start(places[2] + copy))?;
+        file.write_all(&Record::default().emit())?;
+    }
     let volume = StreamSlice::new(file, places[0], places[0] + partition)?;
     esp::write(volume, FatType::Fat32, efi)
 }
@@ -103,7 +112,11 @@ mod tests {
         raw(&path, b"MZ program", &[7; 65536]).unwrap();
         let disk = gpt::GptConfig::new().open(&path).unwrap();
         let partitions: Vec<_> = disk.partitions().values().collect();
-        assert_eq!(partitions.len(), 2);
+        assert_eq!(partitions.len(), 3);
+        let slots = partitions[2].first_lba as usize * 512;
+        let records = &std::fs::read(&path).unwrap()[slots..];
+        let copies = layout::RECORDS.map(|at| &records[at as usize..]);
+        assert_eq!(release::newest(copies), Some((Record::default(), 1)));
         let keep = partitions[1].first_lba as usize * 512;
         assert_eq!(std::fs::read(&path).unwrap()[keep..keep + 65536], [7; 65536]);
         assert_eq!(partitions[0].part_type_guid, gpt::partition_types::EFI);

@@ -35,10 +35,33 @@ pub fn from_load_options(options: &[u8], line: &mut [u8]) -> Result<usize, &'sta
     Ok(length)
 }
 
+/// Puts a word behind the `length` bytes of a NUL-terminated line. None, and the line is as it was, if it is too long.
+pub fn append(line: &mut [u8], length: usize, word: &str) -> Option<()> {
+    let end = length.checked_add(1)?.checked_add(word.len())?;
+    // One byte stays for the NUL.
+    if end >= line.len() {
+        return None;
+    }
+    line[length] = b' ';
+    line[length + 1..end].copy_from_slice(word.as_bytes());
+    line[end] = 0;
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::vec::Vec;
+
+    #[test]
+    fn a_word_is_put_behind_the_line_if_it_fits() {
+        let mut line = [0; 8];
+        line[..3].copy_from_slice(b"a=b");
+        assert_eq!(append(&mut line, 3, "wxyz"), None);
+        assert_eq!(&line, b"a=b\0\0\0\0\0");
+        assert_eq!(append(&mut line, 3, "xyz"), Some(()));
+        assert_eq!(&line, b"a=b xyz\0");
+    }
 
     fn line(options: &[u8]) -> Result<Vec<u8>, &'static str> {
         let mut line = [0xaa; 32];

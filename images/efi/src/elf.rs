@@ -14,7 +14,7 @@ const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
 type Headers<'a> = &'a [ProgramHeader64<LittleEndian>];
 
 /// A checked image: every segment's bytes lie in the file, its memory lies below 4 GiB, and it has an entry.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Image<'a> {
     data: &'a [u8],
     headers: Headers<'a>,

@@ -3,9 +3,13 @@
 //!
 //! Protocol of the entry: Xen docs/misc/pvh.pandoc, `hvm_start_info` version 1. UEFI 2.10 sections 4.1, 7.
 //! It does not read files: the appliance is part of this program, so one file boots from a disk, from a
-//! network, or by hand.
+//! network, or by hand. Beside it on a disk may be two slots, with releases that were written there later: then it
+//! boots what their record says, and its own appliance if that cannot be read.
 #![no_std]
 #![no_main]
+
+mod registers;
+mod slots;
 
 use core::arch::global_asm;
 use core::ops::Range;
@@ -71,10 +75,14 @@ fn main() -> Status {
 
 /// Everything that may fail, while the firmware is still there to show an error.
 fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
-    let image = Image::parse(APPLIANCE).map_err(|error| {
-        println!("isthmus: the appliance in this file is damaged:");
-        error
-    })?;
+    let from_slot = slots::chosen();
+    let image = match &from_slot {
+        Some(booted) => booted.image.clone(),
+        None => Image::parse(APPLIANCE).map_err(|error| {
+            println!("isthmus: the appliance in this file is damaged:");
+            error
+        })?,
+    };
     load(&image)?;
     let below_4_gib = AllocateType::MaxAddress(u64::from(u32::MAX));
     let pages = size_of::<Handover>().div_ceil(PAGE_SIZE);
@@ -91,7 +99,11 @@ fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
     let code = unsafe { core::slice::from_raw_parts(code, code_end.offset_from_unsigned(code)) };
     let place = handover.code.get_mut(..code.len()).ok_or("its entry code outgrew its place")?;
     place.copy_from_slice(code);
-    read_load_options(&mut handover.command_line);
+    let length = read_load_options(&mut handover.command_line);
+    if let Some(booted) = &from_slot {
+        let line = &mut handover.command_line;
+        command_line::append(line, length, booted.word()).ok_or("the load options are too long")?;
+    }
     handover.start = StartInfo {
         magic: START_MAGIC,
         version: 1,
@@ -144,14 +156,16 @@ fn explain(wanted: &Range<u64>) {
     }
 }
 
-fn read_load_options(line: &mut [u8]) {
+/// The length of the line.
+fn read_load_options(line: &mut [u8]) -> usize {
     let Ok(image) = boot::open_protocol_exclusive::<LoadedImage>(boot::image_handle()) else {
-        return;
+        return 0;
     };
     let options = image.load_options_as_bytes().unwrap_or_default();
-    if let Err(error) = command_line::from_load_options(options, line) {
+    command_line::from_load_options(options, line).unwrap_or_else(|error| {
         println!("isthmus: {error}");
-    }
+        0
+    })
 }
 
 /// The physical address of the ACPI root pointer, the newest version there is.

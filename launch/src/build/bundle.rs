@@ -33,7 +33,7 @@ const VISIBLE: &[&str] = &[
 pub fn build(toolchain: &Toolchain, kernel: &Path, kind: Kind) -> Result<PathBuf> {
     let target = workspace::target().join("kernel");
     let mut cargo = toolchain.cargo();
-    cargo.args(["build", "--release", "--target", TARGET, "--manifest-path"]);
+    cargo.args(["rustc", "--release", "--target", TARGET, "--manifest-path"]);
     cargo.arg(workspace::root().join("appliance/kernel/Cargo.toml"));
     cargo.arg("--target-dir").arg(&target).arg("--locked");
     cargo.arg(format!("--config=patch.crates-io.hermit-kernel.path={:?}", kernel.display()));
@@ -41,6 +41,10 @@ pub fn build(toolchain: &Toolchain, kernel: &Path, kind: Kind) -> Result<PathBuf
     cargo.env("HERMIT_LOG_LEVEL_FILTER", "off");
     if kind == Kind::SelfBooting {
         cargo.args(["--features", "stub"]);
+    }
+    // As in `program.rs`: linked to one address.
+    if kind == Kind::SelfBooting {
+        cargo.args(["--", "-Crelocation-model=static"]);
     }
     command::run_quietly("building the kernel", &mut cargo)?;
 

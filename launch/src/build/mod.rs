@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 
 use crate::{command, workspace};
 pub use families::Families;
+pub use program::commit;
 use toolchain::Toolchain;
 
 /// What to build.

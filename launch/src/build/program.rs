@@ -12,7 +12,7 @@ use crate::{command, workspace};
 const TARGET: &str = "x86_64-unknown-hermit";
 
 /// The commit of the working tree, with a `+` if it holds more than that; "unknown" outside of a repository.
-fn commit() -> String {
+pub fn commit() -> String {
     let git = |words: &[&str]| {
         let mut git = Command::new("git");
         let output =

@@ -70,7 +70,7 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
             }
         }
         Boot::Disk(path) => disks.push(Disk::new(path).read_only()),
-        Boot::OwnDisk(path) => disks.push(Disk::new(path)),
+        Boot::OwnDisk(disk) => disks.push(disk.clone()),
         Boot::Iso(path) => {
             qemu.arg("-cdrom").arg(path);
         }

@@ -44,8 +44,8 @@ pub enum Boot {
     },
     /// A disk image (raw, or qcow2 by its name), attached read-only as the first virtio disk.
     Disk(PathBuf),
-    /// The same, attached so that the guest may write to it.
-    OwnDisk(PathBuf),
+    /// The first disk, as it is: the guest may write to it.
+    OwnDisk(Disk),
     /// A CD-ROM image.
     Iso(PathBuf),
     /// The first network interface, which has to be [`Nic::user`]: its boot ROM asks DHCP and gets this file.

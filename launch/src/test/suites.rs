@@ -153,6 +153,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { needs: Needs::ImageAndQemu, uses: BOOT_MODELS, ..boot_suite("nics") },
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save") },
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("netboot") },
+    Suite { long: true, needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("upgrade") },
     boot_suite("volumes"),
     boot_suite("ntb"),
     Suite { uses: BOOT_PYTHON, ..boot_suite("linx_tcp") },

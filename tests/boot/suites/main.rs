@@ -16,4 +16,5 @@ mod ntb;
 mod nvme;
 mod save;
 mod tls;
+mod upgrade;
 mod volumes;

@@ -85,7 +85,7 @@ fn what_is_saved_on_a_boot_disk_is_there_after_a_reboot() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let own = directory.path().join("own.qcow2");
     std::fs::copy(named_file("ISTHMUS_QCOW2")?, &own)?;
-    let spec = || Spec::new(Boot::OwnDisk(own.clone())).firmware(Firmware::Ovmf);
+    let spec = || Spec::new(Boot::OwnDisk(Disk::new(&own))).firmware(Firmware::Ovmf);
     let mut vm = boot(spec())?;
     vm.run("show disks --json")?.contains("\"use\":\"boot\"")?;
     vm.run("volume create x size=1MiB disk=0 force")?.contains("never a volume")?;

@@ -22,6 +22,7 @@ pub mod power;
 mod timer;
 pub mod uart;
 mod virtio_slots;
+pub mod watchdog;
 
 pub use clock::Clock;
 pub use entropy::from_cpu as entropy_from_cpu;

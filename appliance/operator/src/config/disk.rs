@@ -209,6 +209,11 @@ impl ConfigDisk {
         }
     }
 
+    /// Whether a load or a save is under way.
+    pub fn is_busy(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
     /// How far what is under way has come; changes whenever a request to the disk has ended.
     pub fn position(&self) -> (usize, usize) {
         (self.steps.len(), self.done)

@@ -49,8 +49,8 @@ pub use remote::{Access, Attempts, DevicePath, Mirror, MpPolicy, PathPair, Remot
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
 pub use toml_text::MAX_DOCUMENT;
 pub use values::{
-    Address, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, RoceBy, SessionName,
-    Sha256, Size,
+    Address, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, RoceBy,
+    SessionName, Sha256, Size,
 };
 
 /// Whether the value at a path is nobody's business: it is neither shown nor logged.

@@ -5,6 +5,7 @@
 //! may be written: a client that has a whole disk can write any table to it.
 
 use crc::{CRC_32_ISO_HDLC, Crc};
+use release::layout;
 
 /// Bytes from the start of a disk that [`read`] wants; fewer if the disk has fewer.
 pub const LOOK: usize = 36 << 10;
@@ -46,6 +47,8 @@ pub struct Look {
     pub boots: bool,
     /// Its first partition that is meant for the configuration.
     pub config: Option<Stretch>,
+    /// The same with slots for releases.
+    pub slots: Option<Stretch>,
     /// It begins as a configuration area does, without a partition around it.
     pub bare_config: bool,
 }
@@ -73,8 +76,12 @@ pub fn read(start: &[u8], sectors: u64) -> Look {
             let end = end.checked_mul(unit).filter(|&end| end <= sectors)?;
             Some(Stretch { first, sectors: end.checked_sub(first)? })
         });
+        let stretch = stretch.filter(|stretch| stretch.first > 0 && stretch.sectors > 0);
         if entry.starts_with(&CONFIG_TYPE) && look.config.is_none() {
-            look.config = stretch.filter(|stretch| stretch.first > 0 && stretch.sectors > 0);
+            look.config = stretch;
+        }
+        if entry.starts_with(&layout::partition_type_on_disk()) && look.slots.is_none() {
+            look.slots = stretch;
         }
     }
     look.boots |= has_system && look.config.is_some();

@@ -9,8 +9,8 @@ use super::rapidio::Rapidio;
 use super::remote::{Mirror, Remote};
 use super::usnic::Usnic;
 use super::values::{
-    Address, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, RoceBy, SessionName,
-    Sha256, Size,
+    Address, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, RoceBy,
+    SessionName, Sha256, Size,
 };
 use core::net::{IpAddr, SocketAddr};
 use log::LevelFilter;
@@ -74,6 +74,10 @@ section! {
         syslog: Option<SocketAddr> => AtOnce;
         /// What the appliance does after a panic or an exception.
         on_panic: OnPanic = OnPanic::Reboot => AtOnce;
+        /// Seconds that the first loop may stand still until the machine's watchdog resets it; 0: any time.
+        watchdog: u16 [0, 600] = 0 => AtOnce;
+        /// Releases that are signed with this key are taken by `upgrade`; without it none.
+        upgrade_key: Option<Ed25519Key> => AtOnce;
     }
 }
 

@@ -10,6 +10,7 @@ use net::hosts::Network;
 
 text_items! {
     Network: "a network or a host such as 10.0.0.0/24, 2001:db8::/64 or 10.0.0.7";
+    Ed25519Key: "the public half of the key that releases are signed with, 64 hexadecimal digits, as `./isthmus release` tells it";
     Sha256: "the SHA-256 of a token, 64 hexadecimal digits, as of `printf %s TOKEN | sha256sum`";
     OnPanic: "reboot, poweroff or halt";
     RoceBy: "hardware or software";
@@ -114,6 +115,26 @@ impl FromStr for Sha256 {
 impl fmt::Display for Sha256 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The public half of an Ed25519 key (RFC 8032).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ed25519Key(
+    /// Its bytes.
+    pub [u8; 32],
+);
+
+impl FromStr for Ed25519Key {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Ed25519Key, String> {
+        text.parse().map(|Sha256(bytes)| Ed25519Key(bytes))
+    }
+}
+
+impl fmt::Display for Ed25519Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Sha256(self.0), f)
     }
 }
 

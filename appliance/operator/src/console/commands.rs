@@ -56,6 +56,12 @@ pub static COMMANDS: &[Command] = &[
     ),
     Command::new(&["show", "version"], &[], "version", Verb::Show(Topic::Version)),
     Command::new(
+        &["show", "upgrade"],
+        &[],
+        "the slots that releases boot from, and which boots",
+        Verb::Show(Topic::Upgrade),
+    ),
+    Command::new(
         &["show", "crash"],
         &[],
         "what was said in panics and exceptions, newest first",
@@ -357,6 +363,18 @@ pub static COMMANDS: &[Command] = &[
         &[Argument::Rest("PEER ADDRESS OFFSET LENGTH")],
         "PUT a part of what a peer has PUT to an address of the peer's",
         Verb::Manage("usnic", "put"),
+    ),
+    Command::new(
+        &["upgrade", "confirm"],
+        &[],
+        "what runs on trial counts from now on",
+        Verb::Manage("upgrade", "confirm"),
+    ),
+    Command::new(
+        &["upgrade"],
+        &[Argument::Rest("FROM [force]")],
+        "write a release, from a URL or a disk, into the other slot, and start it on trial",
+        Verb::Manage("upgrade", "write"),
     ),
     Command::new(
         &["reboot"],

@@ -118,7 +118,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, usnic, linx, log, config, tls, version, crash, refused, smc",
+                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, usnic, linx, log, config, tls, version, upgrade, crash, refused, smc",
             ),
             (
                 "show smc link",

@@ -34,6 +34,8 @@ pub enum Topic {
     Tls,
     /// Version and build.
     Version,
+    /// The slots that releases boot from.
+    Upgrade,
     /// What was said in panics and exceptions.
     Crash,
     /// What was refused last.

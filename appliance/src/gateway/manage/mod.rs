@@ -34,6 +34,8 @@ pub(super) fn act(state: &mut State, what: &str, order: &str, rest: &str) -> Tol
         }
         ("ntb", "reset") => bridge::reset(state, &words).map(done),
         ("ntb", _) => ntb_perf::act(state, &words),
+        ("upgrade", "confirm") => state.confirm_upgrade(),
+        ("upgrade", _) => state.order_upgrade(&words),
         ("usnic", _) => state.plane.udp_engines.order(what, order, &words, state.now),
         ("remote" | "mirror", _) => remote_storage::manage::act(state, what, order, &words),
         ("session", _) => sessions::disconnect(state, one(&words)?).map(done),

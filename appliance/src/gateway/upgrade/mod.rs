@@ -1,0 +1,508 @@
+//! Upgrades: releases that are written into the slot that the appliance does not run from, and the record of which slot
+//! boots ([`release`]). The record says that the next start is a trial of the new one. It counts when it has run for
+//! [`CONFIRM`] and does all that it is configured to do, if what ran before did so too. If it never comes to that, because
+//! it panics, hangs, is switched off, or gives up after [`GIVES_UP`], the start after it is one of what ran before.
+
+mod disk_io;
+mod fetch;
+mod install;
+#[cfg(test)]
+mod power_cuts;
+
+use super::disks::{self, DiskSlot, Role};
+use super::known_disks;
+use super::plane::DataPlane;
+use super::service::{Service, Surroundings};
+use super::show::not_ready;
+use super::state::{End, State};
+use crate::config::DeviceName;
+use crate::config::partitions::Stretch;
+use crate::console::{Managed, Progress, System as _};
+use crate::machine::Machine;
+use crate::report::Value;
+use core::time::Duration;
+use disk_io::DiskIo;
+use drivers::hal::{Features, Instant, Operation, Platform};
+use fetch::Fetch;
+use install::{Install, News, PIECE, Source};
+use rand_core::RngCore;
+use release::layout::{self, BLOCK};
+use release::{Header, Record, Slot, newest};
+
+/// How long an image on trial has to run until it counts.
+pub(super) const CONFIRM: Duration = Duration::from_secs(30);
+/// How long it has to do all that it is configured to do.
+const GIVES_UP: Duration = Duration::from_secs(300);
+/// How often that is looked at.
+const LOOKS: Duration = Duration::from_secs(1);
+const SECTOR: u64 = 512;
+
+/// What the command line says of the slot that was booted, as the UEFI front end wrote it there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Booted {
+    slot: Slot,
+    trial: bool,
+}
+
+impl Booted {
+    /// Looks for the word.
+    pub fn of(command_line: &str) -> Option<Booted> {
+        let mut words = command_line.split_ascii_whitespace().rev();
+        let word = words.find_map(|word| word.strip_prefix("isthmus-slot="))?;
+        let (slot, trial) = match word.strip_suffix(",trial") {
+            Some(slot) => (slot, true),
+            None => (word, false),
+        };
+        let slot = [Slot::A, Slot::B].into_iter().find(|known| known.name() == slot)?;
+        Some(Booted { slot, trial })
+    }
+}
+
+/// What is under way.
+enum Work {
+    Nothing,
+    /// The record is being written, and then made durable.
+    Record {
+        flushes: bool,
+        then: Then,
+    },
+    Install(Box<Install>),
+}
+
+/// What the record was written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// It was told that a trial has failed.
+    Nothing,
+    /// The image that runs counts from now on.
+    Confirmed,
+    /// The next start is of another slot.
+    Restart,
+}
+
+/// The slots of the disk that the appliance boots from.
+pub(super) struct Upgrade {
+    disk: usize,
+    io: DiskIo,
+    record: Record,
+    /// The copy of the record that is written over next.
+    older: usize,
+    held: [Option<Header>; 2],
+    booted: Option<Booted>,
+    /// When the image on trial has run for long enough.
+    confirm_at: Option<Instant>,
+    gives_up_at: Instant,
+    /// It was told why the image on trial does not count yet.
+    waits: bool,
+    /// The trial before this start has failed.
+    failed: Option<Slot>,
+    work: Work,
+    /// Why what is being written is given up, once disks have let go.
+    ending: Option<String>,
+    /// Whose connection is to be ended.
+    leaving: Option<Box<Fetch>>,
+}
+
+impl Upgrade {
+    /// Looks for the slots, before anything else uses the disks.
+    pub fn find(
+        disks: &mut [DiskSlot],
+        slots: &[Option<Stretch>],
+        command_line: &str,
+        platform: &mut dyn Platform,
+        machine: &dyn Machine,
+    ) -> Option<Box<Upgrade>> {
+        let (disk, area) = slots.iter().enumerate().find_map(|(n, area)| Some((n, (*area)?)))?;
+        let slot = disks.get_mut(disk).filter(|slot| slot.role == Role::Boot)?;
+        let mut read =
+            |at: u64| known_disks::read(slot, area.first + at / SECTOR, BLOCK, platform, machine);
+        let copies = layout::RECORDS.map(|at| read(at).unwrap_or_default());
+        let (record, older) = newest([&copies[0], &copies[1]])?;
+        let length = area.sectors * SECTOR;
+        let held = [Slot::A, Slot::B].map(|slot| {
+            let header = read(layout::slot_start(length, slot)).ok()?;
+            Header::parse(&header).ok()
+        });
+        let buffer = platform.arena().alloc(PIECE, BLOCK)?;
+        let io = DiskIo::new(slot.geometry, area, buffer)?;
+        let booted = Booted::of(command_line);
+        let now = machine.now();
+        let trial = booted.filter(|booted| booted.trial && record.trial == Some(booted.slot));
+        let mut upgrade = Box::new(Upgrade {
+            disk,
+            io,
+            record,
+            older,
+            held,
+            booted,
+            confirm_at: trial.map(|_| now + CONFIRM),
+            gives_up_at: now + GIVES_UP,
+            waits: false,
+            failed: record.failed,
+            work: Work::Nothing,
+            ending: None,
+            leaving: None,
+        });
+        upgrade.tell_start();
+        Some(upgrade)
+    }
+
+    /// Says in the log what this start is.
+    fn tell_start(&mut self) {
+        if let Some(failed) = self.failed {
+            let version = self.version(failed);
+            log::error!(
+                "upgrade: slot {} ({version}) was started and has not come up: this is what ran before; `show crash` and the syslog server may say why",
+                failed.name(),
+            );
+            self.record.failed = None;
+            self.write_record(Then::Nothing);
+        }
+        if let (Some(booted), Some(_)) = (self.booted, self.confirm_at) {
+            log::warn!(
+                "upgrade: slot {} ({}) is on trial: it counts when it has run for {} s and is ready, or by `upgrade confirm`",
+                booted.slot.name(),
+                self.version(booted.slot),
+                CONFIRM.as_secs()
+            );
+        }
+    }
+
+    fn version(&self, slot: Slot) -> &str {
+        self.held[slot as usize].as_ref().map_or("empty", |header| header.version())
+    }
+
+    /// Whether the disk is being used for this.
+    pub fn is_busy(&self) -> bool {
+        !matches!(self.work, Work::Nothing)
+    }
+
+    /// Whether what runs does not count yet.
+    #[inline]
+    pub fn is_on_trial(&self) -> bool {
+        self.confirm_at.is_some()
+    }
+
+    /// The operator has changed their mind.
+    pub fn cancel(&mut self) {
+        if matches!(self.work, Work::Install(_)) {
+            self.ending.get_or_insert("cancelled".into());
+        }
+    }
+
+    fn write_record(&mut self, then: Then) {
+        self.record.generation = self.record.generation.wrapping_add(1);
+        self.work = Work::Record { flushes: false, then };
+        // It is one block of the buffer.
+        let _ = self.io.buffer().write(0, &self.record.emit());
+        self.io.begin(Operation::Write, layout::RECORDS[self.older], BLOCK);
+    }
+
+    fn report(&self, (watchdog, runs): (Option<&'static str>, u16)) -> Value {
+        let slots = [Slot::A, Slot::B].map(|slot| {
+            let header = self.held[slot as usize].as_ref();
+            let boots = match (self.record.trial, self.record.current) {
+                (Some(trial), _) if trial == slot => "next, on trial",
+                (None, Some(current)) if current == slot => "next",
+                _ => "",
+            };
+            Value::object([
+                ("slot", slot.name().into()),
+                ("version", header.map_or(String::new(), |header| header.version().into()).into()),
+                ("bytes", header.map_or(0, |header| header.length).into()),
+                ("made", header.map_or(0, |header| header.made).into()),
+                ("runs", self.booted.is_some_and(|booted| booted.slot == slot).into()),
+                ("boots", boots.into()),
+            ])
+        });
+        Value::object([
+            (
+                "runs",
+                self.booted.map_or("the disk's own image", |booted| booted.slot.name()).into(),
+            ),
+            ("trial", self.confirm_at.is_some().into()),
+            ("watchdog", watchdog.into()),
+            ("watchdog_seconds", u64::from(runs).into()),
+            ("failed", self.failed.map(Slot::name).into()),
+            ("slots", Value::List(slots.to_vec())),
+        ])
+    }
+
+    /// Goes on with the disk; news for the console, and whether the machine is to start anew.
+    fn poll(&mut self, disks: &mut [DiskSlot], now: Instant) -> (Option<Progress>, bool) {
+        match &mut self.work {
+            Work::Nothing => (None, false),
+            Work::Record { .. } => self.poll_record(disks, now),
+            Work::Install(_) => (self.poll_install(disks), false),
+        }
+    }
+
+    fn poll_install(&mut self, disks: &mut [DiskSlot]) -> Option<Progress> {
+        let Work::Install(install) = &mut self.work else { return None };
+        if self.ending.is_none() {
+            match install.poll(&mut self.io, self.disk, disks) {
+                Ok(News::Quiet) => return None,
+                Ok(News::Line(line)) => return Some(Progress::Line(line)),
+                Ok(News::Written) => {
+                    self.install_is_over(disks);
+                    return None;
+                }
+                Err(why) => self.ending = Some(why),
+            }
+        }
+        // Disks may still use the buffer.
+        if let Some(slot) = disks.get_mut(self.disk) {
+            let _ = self.io.poll(&mut slot.disk);
+        }
+        if self.io.is_busy() || install.is_reading(disks) {
+            return None;
+        }
+        self.end_install(disks);
+        Some(Progress::Done(Err(self.ending.take().unwrap_or_default())))
+    }
+
+    fn install_is_over(&mut self, disks: &mut [DiskSlot]) {
+        if let Some(Install { slot, header, was_ready, .. }) = self.end_install(disks) {
+            self.held[slot as usize] = header;
+            self.record.try_once(slot, was_ready);
+            self.write_record(Then::Restart);
+        }
+    }
+
+    /// Nothing more is written. What was in the slot is not there any more.
+    fn end_install(&mut self, disks: &mut [DiskSlot]) -> Option<Install> {
+        let work = core::mem::replace(&mut self.work, Work::Nothing);
+        let Work::Install(mut install) = work else { return None };
+        match core::mem::replace(&mut install.source, Source::Ended) {
+            Source::Http(fetch) => self.leaving = Some(fetch),
+            Source::Disk(number, ..) => disks[number].role = Role::Free,
+            Source::Ended => {}
+        }
+        self.held[install.slot as usize] = None;
+        Some(*install)
+    }
+
+    fn poll_record(&mut self, disks: &mut [DiskSlot], now: Instant) -> (Option<Progress>, bool) {
+        let Some(slot) = disks.get_mut(self.disk) else { return (None, false) };
+        let Some(result) = self.io.poll(&mut slot.disk) else { return (None, false) };
+        let Work::Record { flushes, then } = &mut self.work else { return (None, false) };
+        let then = *then;
+        if result.is_ok() && !core::mem::replace(flushes, true) {
+            self.io.flush();
+            return (None, false);
+        }
+        self.work = Work::Nothing;
+        if let Err(why) = result {
+            log::error!(
+                "upgrade: the record of which slot boots was not written: {} {why}",
+                slot.name
+            );
+            let told = format!("{} {why}: what boots is what booted before", slot.name);
+            let done = (then == Then::Restart).then_some(Progress::Done(Err(told)));
+            if then == Then::Confirmed {
+                // It is on trial still, as far as the disk knows.
+                self.confirm_at = Some(now + CONFIRM);
+            }
+            return (done, false);
+        }
+        self.older = 1 - self.older;
+        match then {
+            Then::Nothing => (None, false),
+            Then::Confirmed => {
+                let name = self.booted.map_or("", |booted| booted.slot.name());
+                log::info!("upgrade: slot {name} has come up, and counts from now on");
+                (None, false)
+            }
+            Then::Restart => {
+                log::warn!("upgrade: restarting");
+                (Some(Progress::Done(Ok("written, and read back; restarting".into()))), true)
+            }
+        }
+    }
+
+    /// Whether what is on trial counts, for all that it lacks, or is over; none if it has time left.
+    fn counts(&mut self, lacking: &[String], now: Instant) -> Option<bool> {
+        if lacking.is_empty() {
+            self.confirm();
+            return Some(true);
+        }
+        let why = lacking.join("; ");
+        if self.gives_up_at <= now {
+            log::error!(
+                "upgrade: not ready within {} s, as what ran before was: it is started again ({why})",
+                GIVES_UP.as_secs()
+            );
+            self.confirm_at = Some(now + CONFIRM);
+            return Some(false);
+        }
+        if !core::mem::replace(&mut self.waits, true) {
+            log::warn!(
+                "upgrade: not ready, as what ran before was: {why}. It has until {} s after its start, or `upgrade confirm`",
+                GIVES_UP.as_secs()
+            );
+        }
+        self.confirm_at = Some(now + LOOKS);
+        None
+    }
+
+    /// The image that runs counts from now on.
+    fn confirm(&mut self) {
+        self.confirm_at = None;
+        self.record.confirm();
+        self.write_record(Then::Confirmed);
+    }
+}
+
+impl Service for Upgrade {
+    fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
+        if let Some(fetch) = self.leaving.take() {
+            fetch.end(around.networks);
+        }
+        let Work::Install(install) = &mut self.work else { return 0 };
+        let Source::Http(fetch) = &mut install.source else { return 0 };
+        usize::from(fetch.poll(around.networks, around.now))
+    }
+
+    fn deadline(&self, _: &DataPlane) -> Option<Instant> {
+        let fetch = match &self.work {
+            Work::Install(install) => match &install.source {
+                Source::Http(fetch) => fetch.until(),
+                Source::Disk(..) | Source::Ended => None,
+            },
+            Work::Nothing | Work::Record { .. } => None,
+        };
+        Instant::first([fetch, self.confirm_at])
+    }
+}
+
+/// `show upgrade`.
+pub(super) fn report(state: &State) -> Value {
+    let watchdog = state.watchdog.report();
+    match &state.upgrade {
+        Some(upgrade) => upgrade.report(watchdog),
+        None => Value::object([
+            ("runs", "without slots".into()),
+            ("watchdog", watchdog.0.into()),
+            ("watchdog_seconds", u64::from(watchdog.1).into()),
+        ]),
+    }
+}
+
+impl State {
+    /// Goes on with an upgrade; how much was done.
+    pub(super) fn poll_upgrade(&mut self) -> usize {
+        let saves = self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy());
+        let Some(upgrade) = self.upgrade.as_ref().filter(|_| !saves) else { return 0 };
+        if upgrade.confirm_at.is_some_and(|at| at <= self.now) && !upgrade.is_busy() {
+            self.judge_trial();
+        }
+        let Some(upgrade) = self.upgrade.as_mut() else { return 0 };
+        let before = upgrade.io.completed();
+        let (news, restarts) = upgrade.poll(&mut self.disks, self.now);
+        if restarts {
+            self.end = Some(End::Reboot);
+        }
+        // A request that ended is work as well: the loop must not halt on the interrupt that told it.
+        let any = news.is_some() || upgrade.io.completed() != before;
+        self.news.extend(news);
+        usize::from(any)
+    }
+
+    /// The image on trial has run for long enough: it counts if it is ready, or if what ran before was not either.
+    fn judge_trial(&mut self) {
+        let (now, wanted) =
+            (self.now, self.upgrade.as_ref().is_some_and(|upgrade| upgrade.record.was_ready));
+        let lacking = if wanted { not_ready(self) } else { Vec::new() };
+        let Some(upgrade) = &mut self.upgrade else { return };
+        if upgrade.counts(&lacking, now) == Some(false) {
+            self.end = Some(End::Reboot);
+        }
+    }
+
+    /// An operator says that what runs has come up.
+    pub(super) fn confirm_upgrade(&mut self) -> Result<Managed, String> {
+        let saves = self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy());
+        let trial = self.upgrade.as_mut().filter(|upgrade| upgrade.is_on_trial());
+        let upgrade = trial.ok_or("nothing is on trial")?;
+        if saves || upgrade.is_busy() {
+            return Err("the disk is being written; try again later".into());
+        }
+        upgrade.confirm();
+        Ok(Managed::Told("it counts from now on\n".into()))
+    }
+
+    /// An operator's order: a release is to be written, and started.
+    pub(super) fn order_upgrade(&mut self, words: &[&str]) -> Result<Managed, String> {
+        let (unsaved, was_ready) = (self.has_unsaved(), not_ready(self).is_empty());
+        let (now, seed) = (self.now, self.plane.rng.next_u32() as u16);
+        let key = self.document.config().system.upgrade_key;
+        let busy = self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy());
+        let upgrade = self.upgrade.as_mut().ok_or(
+            "the appliance has no slots: it was not booted from a disk that `./isthmus image raw` makes, or the firmware is no UEFI",
+        )?;
+        if busy || upgrade.is_busy() {
+            return Err("the disk is being written; try again later".into());
+        }
+        let (force, words) = match words {
+            [rest @ .., "force"] => (true, rest),
+            _ => (false, words),
+        };
+        match words {
+            [from] => {
+                if unsaved && !force {
+                    return Err("there are changes that were not saved, and an upgrade restarts: `save` first, or `upgrade … force`".into());
+                }
+                if upgrade.confirm_at.is_some() {
+                    return Err("what runs is on trial: `upgrade confirm` first, or wait".into());
+                }
+                let key = key.ok_or(
+                    "system.upgrade_key is not set: `./isthmus release` tells the key that releases are signed with",
+                )?;
+                if self.disks[upgrade.disk].geometry.features.contains(Features::READ_ONLY) {
+                    return Err("the disk with the slots is read-only".into());
+                }
+                let runs = upgrade.booted.map(|booted| booted.slot);
+                let slot = runs.or(upgrade.record.current).map_or(Slot::A, Slot::other);
+                let header = runs.and_then(|runs| upgrade.held[runs as usize].as_ref());
+                let not_before = header.filter(|_| !force).map_or(0, |header| header.made);
+                let source = match from.contains("://") {
+                    true => Source::Http(Box::new(Fetch::new(from, seed, now)?)),
+                    false => {
+                        let name: DeviceName = from.parse()?;
+                        let number = disks::number_of(&self.disks, &name)?;
+                        let slot = &mut self.disks[number];
+                        slot.check_free()?;
+                        let area = Stretch { first: 0, sectors: slot.geometry.sectors };
+                        let io = DiskIo::new(slot.geometry, area, upgrade.io.buffer());
+                        let io = io.ok_or("its blocks are too large")?;
+                        slot.role = Role::Release;
+                        Source::Disk(number, io, 0)
+                    }
+                };
+                let buffer = upgrade.io.buffer();
+                let install = Install::new(source, slot, key.0, not_before, was_ready, buffer);
+                upgrade.work = Work::Install(Box::new(install));
+                upgrade.ending = None;
+                Ok(Managed::Started)
+            }
+            _ => Err(
+                "accepted: http://ADDRESS[:PORT]/PATH, or the name of a disk, perhaps with `force`"
+                    .into(),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slot_is_read_from_the_command_line() {
+        let told = |line: &str| Booted::of(line).map(|booted| (booted.slot, booted.trial));
+        assert_eq!(told("a=b isthmus-slot=a"), Some((Slot::A, false)));
+        assert_eq!(told("isthmus-slot=b,trial"), Some((Slot::B, true)));
+        assert_eq!(told("isthmus-slot=c isthmus.x=1"), None);
+        assert_eq!(told(""), None);
+    }
+}

@@ -1,0 +1,413 @@
+//! Releases that are written into the slots of a disk, and started: what comes up counts, what does not is followed by
+//! what ran before. From UEFI firmware, on the disk that `./isthmus image qcow2` makes.
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use boot_tests::{boot, named_file};
+use ed25519_dalek::SigningKey;
+use launch::qemu::{Boot, Disk, Firmware, Nic, NicModel, Spec, Vm};
+use launch::release::{public, sign};
+use object::elf::{FileHeader64, PT_LOAD};
+use object::endian::LittleEndian;
+use object::read::elf::{FileHeader, ProgramHeader};
+
+/// What firmware and a start of the appliance may take, beside others.
+const START: Duration = Duration::from_secs(120);
+
+fn key() -> SigningKey {
+    SigningKey::from_bytes(&[5; 32])
+}
+
+fn image() -> Result<Vec<u8>> {
+    Ok(std::fs::read(named_file("ISTHMUS_IMAGE")?)?)
+}
+
+/// The image with other bytes where it is entered.
+fn entered(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut image = image()?;
+    let at = {
+        let data = &image[..];
+        let file = FileHeader64::<LittleEndian>::parse(data)?;
+        let headers = file.program_headers(LittleEndian, data)?;
+        let note = headers.iter().find_map(|header| {
+            let mut notes = header.notes(LittleEndian, data).ok()??;
+            loop {
+                let note = notes.next().ok()??;
+                if note.n_type(LittleEndian) == 18 && note.name() == b"Xen" {
+                    break Some(u64::from(u32::from_le_bytes(*note.desc().first_chunk()?)));
+                }
+            }
+        });
+        let entry = note.context("the image has no PVH entry")?;
+        let segment = headers.iter().find(|header| {
+            let start = header.p_paddr(LittleEndian);
+            header.p_type(LittleEndian) == PT_LOAD
+                && (start..start + header.p_filesz(LittleEndian)).contains(&entry)
+        });
+        let segment = segment.context("the entry lies in no segment")?;
+        segment.p_offset(LittleEndian) + entry - segment.p_paddr(LittleEndian)
+    };
+    image[at as usize..][..bytes.len()].copy_from_slice(bytes);
+    Ok(image)
+}
+
+/// What a server does with a request.
+#[derive(Clone)]
+struct Answer {
+    header: String,
+    body: Vec<u8>,
+    then: Then,
+}
+
+/// What comes behind the body.
+#[derive(Clone, Copy)]
+enum Then {
+    /// The end of the connection.
+    Ends,
+    /// Nothing, for as long as the client waits.
+    Waits,
+    /// Zeros, for as long as the client takes them.
+    GoesOn,
+}
+
+impl Answer {
+    fn file(body: Vec<u8>) -> Answer {
+        let length = body.len();
+        let header = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+        Answer { header, body, then: Then::Ends }
+    }
+
+    fn refusal(header: &str) -> Answer {
+        Answer { header: header.into(), ..Answer::file(Vec::new()) }
+    }
+}
+
+/// An HTTP server that gives this answer to everybody; what to say to `upgrade`.
+fn serve(answer: Answer) -> Result<String> {
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = server.local_addr()?.port();
+    std::thread::spawn(move || {
+        for stream in server.incoming().map_while(Result::ok) {
+            // Whoever goes away in the middle is not of interest here.
+            let _ = reply(stream, &answer);
+        }
+    });
+    // 10.0.2.2 is the loopback address of the machine that QEMU runs on.
+    Ok(format!("http://10.0.2.2:{port}/isthmus.release"))
+}
+
+fn reply(mut stream: TcpStream, answer: &Answer) -> Result<()> {
+    let mut lines = BufReader::new(stream.try_clone()?).lines();
+    while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
+    stream.write_all(answer.header.as_bytes())?;
+    stream.write_all(&answer.body)?;
+    match answer.then {
+        Then::Ends => Ok(()),
+        // Until the client ends the connection.
+        Then::Waits => Ok(drop(lines.next())),
+        Then::GoesOn => loop {
+            stream.write_all(&[0; 4096])?;
+        },
+    }
+}
+
+/// A machine with a disk of its own.
+struct Installed {
+    _directory: tempfile::TempDir,
+    disk: Disk,
+}
+
+impl Installed {
+    fn new() -> Result<Installed> {
+        let directory = tempfile::tempdir()?;
+        let disk = directory.path().join("own.qcow2");
+        std::fs::copy(named_file("ISTHMUS_QCOW2")?, &disk)?;
+        Ok(Installed { _directory: directory, disk: Disk::new(disk) })
+    }
+
+    fn spec(&self) -> Spec {
+        let spec = Spec::new(Boot::OwnDisk(self.disk.clone())).firmware(Firmware::Ovmf);
+        spec.memory(256).nic(Nic::user()).reboots()
+    }
+
+    /// Boots, and takes releases.
+    fn boot(&self) -> Result<Vm> {
+        self.take_releases(boot(self.spec())?)
+    }
+
+    /// Has releases taken that are signed with [`key`], also after the next start.
+    fn take_releases(&self, mut vm: Vm) -> Result<Vm> {
+        has_its_address(&mut vm)?;
+        let line = public(&key());
+        let digits = line.split('"').nth(1).context("a key")?;
+        vm.run(&format!("set system.upgrade_key {digits}"))?.contains("now")?;
+        vm.run("set system.hostname kept")?.lacks("error")?;
+        vm.run("save")?.contains("saved")?;
+        Ok(vm)
+    }
+}
+
+/// Waits until DHCP has answered.
+fn has_its_address(vm: &mut Vm) -> Result<()> {
+    let deadline = Instant::now() + START;
+    while !vm.run("show interfaces --json")?.text.contains("10.0.2.15") {
+        ensure!(Instant::now() < deadline, "no address");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+/// Orders an upgrade, and waits until what is started by it has its console.
+fn upgrade(vm: &mut Vm, from: &str) -> Result<()> {
+    vm.serial.send(format!("upgrade {from}\r").as_bytes())?;
+    vm.wait_for_within("written, and read back; restarting", START)?;
+    vm.wait_for_within(" ready", START)?;
+    vm.wait_ready()?;
+    Ok(())
+}
+
+/// `show upgrade`: what runs, whether on trial, and what failed.
+fn slots(vm: &mut Vm) -> Result<serde_json::Value> {
+    vm.run("show upgrade --json")?.json()
+}
+
+#[test]
+fn a_release_is_tried_and_counts_when_it_has_come_up() -> Result<()> {
+    let machine = Installed::new()?;
+    let mut vm = machine.boot()?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "the disk's own image" && shown["trial"] == false, "{shown:#}");
+    let first = serve(Answer::file(sign(&image()?, 100, "first", &key())))?;
+    upgrade(&mut vm, &first)?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "a" && shown["trial"] == true, "{shown:#}");
+    ensure!(shown["slots"][0]["version"] == "first", "{shown:#}");
+    vm.run("show version")?.contains("kept")?;
+    vm.run("show log")?.contains("slot a (first) is on trial")?;
+    vm.run(&format!("upgrade {first}"))?.contains("on trial")?;
+    // It counts by itself after half a minute.
+    vm.wait_for_within("slot a has come up, and counts from now on", START)?;
+    vm.reboot()?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "a" && shown["trial"] == false, "{shown:#}");
+
+    // The next goes into the other slot, and counts at once if the operator says so.
+    let second = serve(Answer::file(sign(&image()?, 200, "second", &key())))?;
+    upgrade(&mut vm, &second)?;
+    vm.run("upgrade confirm")?.contains("it counts from now on")?;
+    vm.wait_for("slot b has come up")?;
+    // A power cut.
+    drop(vm);
+    let mut vm = boot(machine.spec())?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "b" && shown["trial"] == false, "{shown:#}");
+    ensure!(shown["slots"][0]["version"] == "first", "{shown:#}");
+    // An older one is taken by force only.
+    has_its_address(&mut vm)?;
+    vm.run(&format!("upgrade {first}"))?.contains("older than what runs")?;
+    upgrade(&mut vm, &format!("{first} force"))?;
+    ensure!(slots(&mut vm)?["runs"] == "a");
+    Ok(())
+}
+
+#[test]
+fn what_does_not_come_up_is_followed_by_what_ran_before() -> Result<()> {
+    let machine = Installed::new()?;
+    let mut vm = machine.boot()?;
+    // An instruction that is none, and no handler for it: the machine starts anew.
+    let broken = serve(Answer::file(sign(&entered(&[0x0f, 0x0b])?, 100, "broken", &key())))?;
+    upgrade(&mut vm, &broken)?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "the disk's own image" && shown["failed"] == "a", "{shown:#}");
+    vm.run("show log")?.contains("slot a (broken) was started and has not come up")?;
+    vm.run("show version")?.contains("kept")?;
+    // It is told once.
+    vm.reboot()?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["failed"] == serde_json::Value::Null, "{shown:#}");
+    // What is good is taken all the same.
+    let good = serve(Answer::file(sign(&image()?, 200, "good", &key())))?;
+    upgrade(&mut vm, &good)?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "a" && shown["trial"] == true, "{shown:#}");
+    // The power fails before it counts.
+    drop(vm);
+    let mut vm = boot(machine.spec())?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "the disk's own image" && shown["failed"] == "a", "{shown:#}");
+    Ok(())
+}
+
+#[test]
+fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
+    let machine = Installed::new()?;
+    let mut vm = machine.boot()?;
+    let good = sign(&image()?, 100, "good", &key());
+    let changed = |at: usize| {
+        let mut release = good.clone();
+        release[at] ^= 1;
+        Answer::file(release)
+    };
+    let other = SigningKey::from_bytes(&[6; 32]);
+    let cut = Answer { body: good[..good.len() / 2].to_vec(), ..Answer::file(good.clone()) };
+    let short = Answer::file(good[..good.len() - 1].to_vec());
+    let stalls = Answer { then: Then::Waits, ..cut.clone() };
+    let missing = Answer::refusal("HTTP/1.1 404 Not Found\r\n\r\n");
+    let pieces = Answer::refusal("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let endless = Answer {
+        header: "HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551615\r\n\r\n".into(),
+        then: Then::GoesOn,
+        ..changed(good.len() - 1)
+    };
+    let long = Answer::file(sign(&vec![1; 16 << 20], 100, "long", &key()));
+    let trials = [
+        (Answer::file(b"<html>".repeat(1000)), "no release of the appliance"),
+        (Answer::file(sign(&image()?, 100, "x", &other)), "another key than system.upgrade_key"),
+        (changed(25), "signature is wrong"),
+        (changed(good.len() - 1), "not the one that was signed"),
+        (cut, "ended the connection before the file was whole"),
+        (short, "shorter than its header says"),
+        (stalls.clone(), "nothing more came for 20 s"),
+        (endless, "not the one that was signed"),
+        (long, "there is room for 16773120 in a slot"),
+        (missing, "404 Not Found"),
+        (pieces, "Transfer-Encoding"),
+    ];
+    for (answer, told) in trials {
+        let from = serve(answer)?;
+        vm.run(&format!("upgrade {from}"))?.contains("error")?.contains(told)?;
+    }
+    // Ctrl-C, while the rest of it is waited for.
+    vm.serial.send(format!("upgrade {}\r", serve(stalls)?).as_bytes())?;
+    vm.wait_for("into slot a")?;
+    vm.press("\x03")?.contains("cancelled")?;
+    vm.run("upgrade http://10.0.2.2:1/x")?.contains("does not take the connection")?;
+    vm.run("upgrade http://example.org/x")?.contains("names are not looked up")?;
+    vm.run("upgrade serial:nobody")?.contains("there is no disk")?;
+    vm.run("upgrade disk0")?.contains("error")?;
+    vm.run("set system.hostname other")?.lacks("error")?;
+    let from = serve(Answer::file(good.clone()))?;
+    vm.run(&format!("upgrade {from}"))?.contains("not saved")?;
+    vm.run("set system.hostname kept")?.lacks("error")?;
+    vm.run("unset system.upgrade_key")?.lacks("error")?;
+    vm.run(&format!("upgrade {from} force"))?.contains("upgrade_key is not set")?;
+    drop(vm);
+    let mut vm = boot(machine.spec())?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "the disk's own image", "{shown:#}");
+    ensure!(shown["slots"][0]["version"] == "", "half a release is none: {shown:#}");
+    Ok(())
+}
+
+/// An image that runs, on a network that it does not see: it is not what an operator could reach.
+#[test]
+fn what_comes_up_without_its_network_is_followed_by_what_ran_before() -> Result<()> {
+    let machine = Installed::new()?;
+    let mut vm = machine.boot()?;
+    let release = serve(Answer::file(sign(&image()?, 100, "deaf", &key())))?;
+    vm.serial.send(format!("upgrade {release}\r").as_bytes())?;
+    vm.wait_for_within("written, and read back; restarting", START)?;
+    let link = |vm: &mut Vm, up: bool| {
+        vm.qmp.execute("set_link", serde_json::json!({"name": "net0", "up": up}))
+    };
+    link(&mut vm, false)?;
+    vm.wait_for_within("slot a (deaf) is on trial", START)?;
+    vm.wait_for_within("not ready, as what ran before was: net0: no link", START)?;
+    vm.wait_for_within("it is started again (net0: no link)", Duration::from_secs(500))?;
+    link(&mut vm, true)?;
+    vm.wait_for_within("slot a did not come up", START)?;
+    vm.wait_for_within(" ready", START)?;
+    vm.wait_ready()?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "the disk's own image" && shown["failed"] == "a", "{shown:#}");
+    Ok(())
+}
+
+/// The machine of a server: an NVMe drive, larger than what was written to it, and no virtio device.
+#[test]
+fn an_installed_nvme_drive_boots_keeps_the_configuration_and_is_upgraded() -> Result<()> {
+    let mut machine = Installed::new()?;
+    let raw = machine._directory.path().join("drive");
+    let mut qemu_img = std::process::Command::new("qemu-img");
+    qemu_img.args(["convert", "-O", "raw"]).arg(named_file("ISTHMUS_QCOW2")?).arg(&raw);
+    launch::command::run(&mut qemu_img)?;
+    std::fs::File::options().write(true).open(&raw)?.set_len(4 << 30)?;
+    machine.disk = Disk::new(raw).serial("SYSTEM").nvme(0, 1);
+    let spec = || {
+        let spec = Spec::new(Boot::OwnDisk(machine.disk.clone())).firmware(Firmware::Ovmf);
+        spec.memory(256).nic_of(NicModel::E1000e, Nic::user()).reboots()
+    };
+    let mut vm = machine.take_releases(boot(spec())?)?;
+    vm.run("show devices")?.contains("NVMe")?.lacks("virtio")?;
+    let disks = vm.run("show disks --json")?.json()?;
+    ensure!(disks[0]["use"] == "boot", "{disks:#}");
+    vm.run("volume create x size=1MiB disk=0 force")?.contains("never a volume")?;
+    let release = serve(Answer::file(sign(&image()?, 100, "first", &key())))?;
+    upgrade(&mut vm, &release)?;
+    vm.run("upgrade confirm")?.contains("it counts from now on")?;
+    vm.wait_for("slot a has come up")?;
+    drop(vm);
+    let mut vm = boot(spec())?;
+    ensure!(slots(&mut vm)?["runs"] == "a");
+    vm.run("show version")?.contains("kept")?;
+    Ok(())
+}
+
+/// An image that hangs before it can do anything: the machine's watchdog resets it.
+fn a_watchdog_ends_a_trial_that_hangs(device: [&str; 2], name: &str) -> Result<()> {
+    let machine = Installed::new()?;
+    let mut vm = machine.take_releases(boot(machine.spec().extra(device))?)?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["watchdog"] == name && shown["watchdog_seconds"] == 0, "{shown:#}");
+    // A jump to itself.
+    let hangs = serve(Answer::file(sign(&entered(&[0xeb, 0xfe])?, 100, "hangs", &key())))?;
+    vm.serial.send(format!("upgrade {hangs}\r").as_bytes())?;
+    vm.wait_for_within("written, and read back; restarting", START)?;
+    // The front end gives it two minutes, and TCO counts them twice.
+    vm.wait_for_within("slot a did not come up", Duration::from_secs(400))?;
+    vm.wait_for_within(" ready", START)?;
+    vm.wait_ready()?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "the disk's own image" && shown["failed"] == "a", "{shown:#}");
+    // It is let rest when it is not wanted, and watches what runs when it is.
+    ensure!(shown["watchdog_seconds"] == 0, "{shown:#}");
+    vm.run("set system.watchdog 5")?.contains("now")?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["watchdog_seconds"] == 5, "{shown:#}");
+    // Longer than that passes while it is seen to.
+    vm.run("ping 10.0.2.2 15")?.contains("15 of 15")?;
+    Ok(())
+}
+
+#[test]
+fn i6300esb_ends_a_trial_that_hangs() -> Result<()> {
+    a_watchdog_ends_a_trial_that_hangs(["-device", "i6300esb"], "i6300esb")
+}
+
+#[test]
+fn tco_ends_a_trial_that_hangs() -> Result<()> {
+    a_watchdog_ends_a_trial_that_hangs(["-global", "ICH9-LPC.noreboot=false"], "iTCO_wdt")
+}
+
+#[test]
+fn a_release_is_taken_from_a_disk() -> Result<()> {
+    let machine = Installed::new()?;
+    let file = tempfile::NamedTempFile::new()?;
+    let mut release = sign(&image()?, 100, "carried", &key());
+    release.resize(release.len().next_multiple_of(1 << 20), 0);
+    std::fs::write(file.path(), release)?;
+    drop(machine.boot()?);
+    let stick = Disk::new(file.path()).serial("stick");
+    let data = tempfile::NamedTempFile::new()?;
+    data.as_file().set_len(8 << 20)?;
+    let data = Disk::new(data.path()).serial("data");
+    let mut vm = boot(machine.spec().disk(stick).disk(data))?;
+    vm.run("volume create x size=1MiB disk=2")?.contains("on disk 2")?;
+    vm.run("upgrade serial:data force")?.contains("is in use: volumes")?;
+    upgrade(&mut vm, "serial:stick force")?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "a" && shown["slots"][0]["version"] == "carried", "{shown:#}");
+    Ok(())
+}
