@@ -102,7 +102,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         command_line: command_line.into(),
         rng,
         facts: Facts {
-            commit: platform::COMMIT,
+            commit: platform::commit(),
             build_id,
             boot: boot_protocol,
             cpus,
