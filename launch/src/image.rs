@@ -9,9 +9,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use appliance::config::{self, disk, slot};
 use clap::Args;
 use images::{Format, Parts};
-use object::{Object, ObjectSection};
 
-use crate::build::{Families, Image, toolchain::Toolchain};
+use crate::build::{Families, Image, section, toolchain::Toolchain};
 use crate::{command, workspace};
 
 /// The section of the ELF that holds the document.
@@ -112,13 +111,8 @@ pub fn make(elf: &Path, format: Format, append: &str, output: &Path) -> Result<(
 /// The image file `elf` with the document `text` in it. Refuses a document with mistakes.
 pub fn configured(elf: &[u8], text: &str) -> Result<Vec<u8>> {
     refuse_mistakes(text)?;
-    let section = object::File::parse(elf)
-        .ok()
-        .and_then(|file| file.section_by_name(SECTION)?.file_range())
-        .with_context(|| format!("the image has no section {SECTION}"))?;
-    let start = usize::try_from(section.0)?;
     let mut configured = elf.to_vec();
-    let room = configured.get_mut(start..).and_then(|rest| rest.get_mut(..slot::SLOT_LEN));
+    let room = section::find(&mut configured, SECTION)?.get_mut(..slot::SLOT_LEN);
     let room = room.with_context(|| format!("the section {SECTION} is too short"))?;
     slot::write(room, 1, text).map_err(|reason| anyhow!(reason))?;
     Ok(configured)

@@ -28,6 +28,9 @@ enum Verb {
         /// Also build the standard Hermit image for uhyve
         #[arg(long)]
         uhyve: bool,
+        /// For development: target/isthmus/isthmus-dev.elf, built sooner, larger and slower than what is shipped
+        #[arg(long)]
+        dev: bool,
         #[command(flatten)]
         families: Families,
     },
@@ -76,23 +79,23 @@ fn main() -> ExitCode {
 }
 
 fn carry_out(command: Verb) -> Result<()> {
+    let usual = build::Options::default();
     match command {
         Verb::Setup => setup::install(setup::ALL),
-        Verb::Build { uhyve, families } => {
-            println!("{}", built(&[], uhyve, &families)?.elf.display());
+        Verb::Build { uhyve, dev, families } => {
+            let options = build::Options { uhyve, dev, families, ..usual };
+            println!("{}", built(&[], &options)?.elf.display());
             Ok(())
         }
-        Verb::Demo => {
-            demo::demo(&built(&[Purpose::Run, Purpose::Guest], false, &Families::default())?)
-        }
+        Verb::Demo => demo::demo(&built(&[Purpose::Run, Purpose::Guest], &usual)?),
         Verb::Test(options) => test::test(&options),
         Verb::Bench { suites, keys } => {
-            let image = built(&[Purpose::Host, Purpose::Run], false, &Families::default())?;
-            bench::bench(&image, &suites, &keys)
+            bench::bench(&built(&[Purpose::Host, Purpose::Run], &usual)?, &suites, &keys)
         }
         Verb::Image(options) => {
-            let families = &options.families;
-            let path = image::image(&options, || built(&[Purpose::Images], false, families))?;
+            let families = options.families.clone();
+            let wanted = build::Options { families, ..usual };
+            let path = image::image(&options, || built(&[Purpose::Images], &wanted))?;
             println!("{}", path.display());
             Ok(())
         }
@@ -109,14 +112,15 @@ fn carry_out(command: Verb) -> Result<()> {
         Verb::Devices => passthrough::devices(&passthrough::Host::here()),
         Verb::Probe(options) => probe::probe(&options),
         Verb::Run(options) => {
-            run::run(&options, || built(&[Purpose::Run], false, &options.families))
+            let (families, dev) = (options.families.clone(), options.dev);
+            let wanted = build::Options { families, dev, ..usual };
+            run::run(&options, || built(&[Purpose::Run], &wanted))
         }
     }
 }
 
 /// Installs what building and `purposes` need, and builds the image.
-fn built(purposes: &[Purpose], uhyve: bool, families: &Families) -> Result<build::Image> {
+fn built(purposes: &[Purpose], options: &build::Options) -> Result<build::Image> {
     setup::install(&[&[Purpose::Build], purposes].concat())?;
-    let families = families.clone();
-    build::build(&build::Options { uhyve, families, ..build::Options::default() })
+    build::build(options)
 }

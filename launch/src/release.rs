@@ -53,7 +53,7 @@ pub fn release(
         let text = text.with_context(|| format!("could not read {}", path.display()))?;
         bytes = image::configured(&bytes, &text)?;
     }
-    let version = options.version.clone().unwrap_or_else(build::commit);
+    let version = options.version.clone().unwrap_or_else(build::commit::of_tree);
     let made =
         SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
     let signed = sign(&bytes, made.as_secs(), &version, &key);

@@ -61,6 +61,9 @@ pub struct Options {
     /// Boot this image: nothing is built or installed
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
+    /// Build the image for development (`./isthmus build --dev`)
+    #[arg(long)]
+    pub dev: bool,
     /// What the image is to have, if it is built.
     #[command(flatten)]
     pub families: Families,
@@ -89,7 +92,9 @@ pub fn run(options: &Options, build: impl FnOnce() -> Result<Image>) -> Result<(
     let given = given(&host, options)?;
     if options.dry_run {
         passthrough::show(&host, &options.devices)?;
-        let elf = options.image.clone().unwrap_or(workspace::target().join("isthmus/isthmus.elf"));
+        let name = if options.dev { "isthmus-dev" } else { "isthmus" };
+        let built = || workspace::target().join("isthmus").join(name).with_extension("elf");
+        let elf = options.image.clone().unwrap_or_else(built);
         let ports = (free_port()?, free_port()?);
         println!("$ {}", spec(options, &elf, &given, ports)?.shown()?);
         return Ok(());

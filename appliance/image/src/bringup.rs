@@ -106,7 +106,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         watchdog,
         rng,
         facts: Facts {
-            commit: platform::COMMIT,
+            commit: platform::commit(),
             build_id,
             boot: boot_protocol,
             cpus,

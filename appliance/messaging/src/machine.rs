@@ -54,14 +54,31 @@ pub fn ip(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n)
 }
 
+/// The interface of a machine.
+pub fn interface(n: u8, now: Instant) -> Interface {
+    let mut interface = Interface::new(mac(n), 1500, n.into(), now);
+    let addresses = vec![std::format!("{}/24", ip(n)).parse().unwrap()];
+    let addressing = Addressing { addresses, ..Addressing::default() };
+    interface.set_addressing(addressing, now).unwrap();
+    interface
+}
+
+/// The frames that an interface has to send.
+pub fn frames(interface: &mut Interface, now: Instant) -> Vec<Vec<u8>> {
+    interface.poll(now);
+    let mut port = Collector::new(256);
+    interface.transmit(&mut port, |_| ());
+    port.frames
+}
+
+fn mac(n: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, n]
+}
+
 impl Machine {
     pub fn new(n: u8, now: Instant) -> Self {
         let mut rng = Rng::new(n.into());
-        let mac = [2, 0, 0, 0, 0, n];
-        let mut interface = Interface::new(mac, 1500, n.into(), now);
-        let addresses = vec![std::format!("10.0.0.{n}/24").parse().unwrap()];
-        let addressing = Addressing { addresses, ..Addressing::default() };
-        interface.set_addressing(addressing, now).unwrap();
+        let (mac, interface) = (mac(n), interface(n, now));
         let limits = RoceLimits { qps: 64, regions: 1024, ..RoceLimits::default() };
         let port = PortConfig { mac, addresses: vec![ip(n).into()], mtu: 1500 };
         let mut roce = Roce::new(port, limits, &mut rng);
@@ -78,16 +95,35 @@ impl Machine {
 
     /// What its loop does.
     pub fn round(&mut self, now: Instant) {
-        let Machine { interface, roce, arena, rng, engine, users, piece, .. } = self;
+        let Machine { interface, roce, arena, rng, engine, .. } = self;
         roce.handle_timeout(now);
         let mut ctx = EngineContext { provider: roce, arena, now, rng };
         engine.poll(&mut ctx);
         engine.handle_timeout(&mut ctx, interface);
-        let (interfaces, ctx) = (&mut Ways(interface), &mut ctx);
-        let messages = &mut Messages::default();
-        let mut world = relay::World { interfaces, engine, piece, ctx, messages };
-        users.poll(&mut world);
-        engine.flush(ctx);
+        self.with_users(now, |users, world| {
+            users.poll(world);
+            world.engine.flush(world.ctx);
+        });
+    }
+
+    /// Something with its users and all that they use.
+    pub fn with_users<T>(
+        &mut self,
+        now: Instant,
+        act: impl FnOnce(&mut Users, &mut relay::World<'_, '_, Roce>) -> T,
+    ) -> T {
+        let Machine { interface, roce, arena, rng, engine, users, piece, .. } = self;
+        let ctx = &mut EngineContext { provider: roce, arena, now, rng };
+        let (interfaces, messages) = (&mut Ways(interface), &mut Messages::default());
+        act(users, &mut relay::World { interfaces, engine, piece, ctx, messages })
+    }
+
+    /// Has another rule.
+    pub fn add_rule(&mut self, name: &str, rule: Rule, seed: u16, now: Instant) {
+        let interfaces = &mut Ways(&mut self.interface);
+        self.users.add_rule(name.into(), interfaces, |owner, interfaces| {
+            Relay::new(rule, interfaces, owner, seed, now)
+        });
     }
 
     /// Has a rule on [`RULE`] that relays to `server`, over SMC-R if it can.
@@ -108,28 +144,23 @@ impl Machine {
             framing: Framing { lengths: true, longest: 64 << 10 },
             signal: None,
         };
-        self.users.add_rule("r".into(), &mut Ways(&mut self.interface), |owner, interfaces| {
-            Relay::new(rule, interfaces, owner, 1, now)
-        });
+        self.add_rule("r", rule, 1, now);
     }
 
-    /// Has an echo service.
-    pub fn echo(&mut self) {
+    /// Has an echo service, which offers SMC-R or does not.
+    pub fn echo(&mut self, offers: bool, limits: Limits) {
         let interface = &mut self.interface;
-        let make = |owner| Echo::new(interface, false, true, LIMITS, &Hosts::default(), owner);
+        let make = |owner| Echo::new(interface, false, offers, limits, &Hosts::default(), owner);
         self.users.add_service(0, make);
     }
 
     /// The frames that it has to send: those of its interface, and those over RoCE.
     pub fn sent(&mut self, now: Instant) -> [Vec<Vec<u8>>; 2] {
-        self.interface.poll(now);
-        let mut port = Collector::new(256);
-        self.interface.transmit(&mut port, |_| ());
         let mut packets = Vec::new();
         while self.roce.poll_transmit(0, now, &mut self.tx) {
             packets.push(frame(&self.tx));
         }
-        [port.frames, packets]
+        [frames(&mut self.interface, now), packets]
     }
 
     /// Takes such frames in.

@@ -32,7 +32,7 @@ fn tell(slow: Slow) -> (bool, Duration, Backend, relay::Counters) {
     let mut now = Instant::from_nanos(1_000_000_000);
     let [mut gateway, mut server] = [1, 2].map(|n| Machine::new(n, now));
     gateway.relay(SocketAddr::from((ip(2), ECHO_PORT)), now);
-    server.echo();
+    server.echo(true, LIMITS);
     let mut client = Connector::new(LIMITS, 1);
     let to = SocketAddr::from((ip(1), RULE));
     let link = client.connect(&mut server.interface, to, false).unwrap();

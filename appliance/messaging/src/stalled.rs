@@ -43,7 +43,7 @@ impl World {
         let now = Instant::from_nanos(1_000_000_000);
         let [mut gateway, crowd, mut honest] = [1, 2, 3].map(|n| Machine::new(n, now));
         gateway.relay(SocketAddr::from((ip(3), ECHO_PORT)), now);
-        honest.echo();
+        honest.echo(true, LIMITS);
         let limits = Limits { connections: 1000, ..LIMITS };
         World {
             now,

@@ -2,64 +2,34 @@
 //! told of never happens.
 
 use super::*;
-use crate::messages::Messages;
+use crate::machine::{self, Machine};
 use crate::names::{Listen, Target};
 use crate::relay::Rule;
 use crate::relay::frames::Framing;
 use core::net::SocketAddr;
 use core::time::Duration;
-use drivers::hal::Arena;
+use net::Interface;
 use net::connector::{self, ConnectionHandle, Connector};
 use net::tcp::{Limits, Listener, Stream};
-use net::{Addressing, Interface};
-use netsim::{Collector, Rng};
-use roce::{Limits as RoceLimits, PortConfig, Roce};
 use smcr::admission::Gate;
-use smcr::engine::{Config, Engine};
 use std::format;
 use std::vec;
 use std::vec::Vec;
-use verbs::EngineContext;
 
 /// Bytes of a connection's buffers, where they do not matter.
 const BUFFER: usize = 16 << 10;
 const SERVER: u16 = 9000;
 const RULES: u16 = 7000;
 
-struct Ways<'a>(&'a mut Interface);
-
-impl Interfaces for Ways<'_> {
-    fn count(&self) -> usize {
-        1
-    }
-    fn get(&mut self, _: usize) -> &mut Interface {
-        self.0
-    }
-}
-
 /// A gateway, and one other machine, on a wire.
 struct World {
     now: Instant,
-    interface: Interface,
-    roce: Roce,
-    arena: Arena,
-    rng: Rng,
-    engine: Engine,
-    users: Users,
-    piece: Vec<u8>,
+    gateway: Machine,
     /// The other machine, its server, and its connections to the gateway.
     peer: Interface,
     server: Listener,
     clients: Connector,
     served: Vec<Stream>,
-}
-
-fn interface(n: u8) -> Interface {
-    let mut interface = Interface::new([2, 0, 0, 0, 0, n], 1500, n.into(), Instant::ZERO);
-    let addresses = vec![format!("10.0.0.{n}/24").parse().unwrap()];
-    let addressing = Addressing { addresses, ..Addressing::default() };
-    interface.set_addressing(addressing, Instant::ZERO).unwrap();
-    interface
 }
 
 fn rule(listen: u16, limits: Limits) -> Rule {
@@ -83,62 +53,24 @@ fn rule(listen: u16, limits: Limits) -> Rule {
 impl World {
     /// With so many rules, and so many connections of each, with buffers of that size.
     fn new(rules: u16, connections: usize, buffer: usize) -> Self {
-        let mut rng = Rng::new(7);
-        let mac = [2, 0, 0, 0, 0, 1];
-        let addresses = vec![[10, 0, 0, 1].into()];
-        let port = PortConfig { mac, addresses, mtu: 1500 };
-        let mut roce = Roce::new(port, RoceLimits::default(), &mut rng);
-        let mut arena = Arena::on_heap(1 << 20);
         let now = Instant::from_nanos(1_000_000_000);
-        let mut interface = interface(1);
-        let mut peer = self::interface(2);
-        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
-        let engine = Engine::new(Config::default(), Vec::new(), &mut ctx).unwrap();
-        let mut users = Users::default();
+        let (mut gateway, mut peer) = (Machine::new(1, now), machine::interface(2, now));
         let limits = Limits { connections, receive: buffer, transmit: buffer };
-        users.add_service(0, |owner| {
-            Echo::new(&mut interface, false, false, limits, &net::hosts::Hosts::default(), owner)
-        });
+        gateway.echo(false, limits);
         for n in 0..rules {
-            users.add_rule(format!("r{n}"), &mut Ways(&mut interface), |owner, interfaces| {
-                Relay::new(rule(RULES + n, limits), interfaces, owner, n, now)
-            });
+            gateway.add_rule(&format!("r{n}"), rule(RULES + n, limits), n, now);
         }
         let server = Listener::new(&mut peer, SERVER, limits);
         let Limits { connections, receive, transmit } = limits;
         let clients = Connector::new(connector::Limits { connections, receive, transmit }, 1);
-        let (piece, served) = (Vec::new(), Vec::new());
-        World {
-            now,
-            interface,
-            roce,
-            arena,
-            rng,
-            engine,
-            users,
-            piece,
-            peer,
-            server,
-            clients,
-            served,
-        }
+        World { now, gateway, peer, server, clients, served: Vec::new() }
     }
 
     /// Whether a gateway that halted would be woken now.
     fn is_woken(&self) -> bool {
-        let due = Instant::first([self.users.poll_timeout(), self.engine.poll_timeout()]);
-        self.interface.has_news() || due.is_some_and(|at| at <= self.now)
-    }
-
-    /// A round of the gateway.
-    fn round(&mut self) {
-        let World { now, interface, roce, arena, rng, engine, users, piece, .. } = self;
-        let mut ctx = EngineContext { provider: roce, arena, now: *now, rng };
-        engine.handle_timeout(&mut ctx, interface);
-        let (interfaces, ctx) = (&mut Ways(interface), &mut ctx);
-        let messages = &mut Messages::default();
-        let mut world = relay::World { interfaces, engine, piece, ctx, messages };
-        users.poll(&mut world);
+        let Machine { interface, users, engine, .. } = &self.gateway;
+        let due = Instant::first([users.poll_timeout(), engine.poll_timeout()]);
+        interface.has_news() || due.is_some_and(|at| at <= self.now)
     }
 
     /// Carries frames, once each way; whether there were any.
@@ -146,14 +78,12 @@ impl World {
         let mut moved = false;
         for ours in [true, false] {
             let (from, to) = match ours {
-                true => (&mut self.interface, &mut self.peer),
-                false => (&mut self.peer, &mut self.interface),
+                true => (&mut self.gateway.interface, &mut self.peer),
+                false => (&mut self.peer, &mut self.gateway.interface),
             };
-            from.poll(self.now);
-            let mut port = Collector::new(64);
-            from.transmit(&mut port, |_| ());
-            moved |= !port.frames.is_empty();
-            port.frames.iter().for_each(|frame| to.handle_frame(frame, self.now));
+            let frames = machine::frames(from, self.now);
+            moved |= !frames.is_empty();
+            frames.iter().for_each(|frame| to.handle_frame(frame, self.now));
         }
         while let Some(stream) = self.server.accept(&mut self.peer, self.now) {
             self.served.push(stream);
@@ -167,7 +97,7 @@ impl World {
         for _ in 0..100_000 {
             let woken = self.is_woken();
             if woken {
-                self.round();
+                self.gateway.round(self.now);
                 rounds += 1;
             }
             if !self.carry() && !woken {
@@ -204,9 +134,10 @@ impl World {
 
     /// How often connections, and users, were looked at.
     fn looked(&self) -> (u64, u64) {
-        let services = self.users.services().map(|(_, echo)| echo.looked());
-        let rules = self.users.rules().map(|(_, relay)| relay.looked());
-        (services.chain(rules).sum(), self.users.settled)
+        let users = &self.gateway.users;
+        let services = users.services().map(|(_, echo)| echo.looked());
+        let rules = users.rules().map(|(_, relay)| relay.looked());
+        (services.chain(rules).sum(), users.settled)
     }
 }
 
@@ -284,8 +215,9 @@ fn the_greedy_wait_for_their_next_turn() {
         while w.carry() {}
         w.now = w.now + Duration::from_millis(50);
     }
-    w.round();
-    let moved: Vec<u64> = w.users.rules().map(|(_, relay)| relay.counters().bytes_in).collect();
+    w.gateway.round(w.now);
+    let moved: Vec<u64> =
+        w.gateway.users.rules().map(|(_, relay)| relay.counters().bytes_in).collect();
     assert!(moved[0] <= 64 * (96 << 10), "{moved:?}");
     assert_eq!(moved[1], 5);
     assert!(w.is_woken(), "the others wait for their turn");
@@ -296,7 +228,7 @@ fn the_greedy_wait_for_their_next_turn() {
 #[test]
 fn a_rule_that_ends_takes_its_connections_with_it_and_no_others() {
     let mut w = World::new(2, 100, BUFFER);
-    let memory = w.engine.admission.left();
+    let memory = w.gateway.engine.admission.left();
     let gone = w.open(RULES, 3);
     let first = w.served.clone();
     let stays = w.open(RULES + 1, 2);
@@ -304,13 +236,7 @@ fn a_rule_that_ends_takes_its_connections_with_it_and_no_others() {
     let peer = SocketAddr::from(([10, 0, 0, 1], RULES));
     let late = w.clients.connect(&mut w.peer, peer, false).unwrap();
     w.carry();
-    let interfaces = &mut Ways(&mut w.interface);
-    let mut rng = Rng::new(1);
-    let (provider, arena) = (&mut w.roce, &mut w.arena);
-    let ctx = &mut EngineContext { provider, arena, now: w.now, rng: &mut rng };
-    let (engine, piece) = (&mut w.engine, &mut w.piece);
-    let messages = &mut Messages::default();
-    w.users.remove_rule("r0", &mut relay::World { interfaces, engine, piece, ctx, messages });
+    w.gateway.with_users(w.now, |users, world| users.remove_rule("r0", world));
     w.settle();
     for link in gone.into_iter().chain([late]) {
         let read = w.clients.read(&mut w.peer, link, &mut [0; 8]);
@@ -328,17 +254,14 @@ fn a_rule_that_ends_takes_its_connections_with_it_and_no_others() {
         let mut piece = [0; 8];
         assert_eq!(w.server.read(&mut w.peer, stream, &mut piece), Ok(5));
     }
-    assert_eq!(w.users.rules().map(|(name, _)| name).collect::<Vec<_>>(), ["r1"]);
+    assert_eq!(w.gateway.users.rules().map(|(name, _)| name).collect::<Vec<_>>(), ["r1"]);
     let each = 4 * BUFFER as u64;
-    assert_eq!(w.engine.admission.left(), memory - 2 * each);
+    assert_eq!(w.gateway.engine.admission.left(), memory - 2 * each);
     // Nobody listens any more, until another rule does, in the place of that one.
     let refused = w.open(RULES, 1)[0];
     assert_eq!(w.clients.read(&mut w.peer, refused, &mut [0; 8]), Err(net::tcp::Closed::Gone));
     let limits = Limits { connections: 8, receive: BUFFER, transmit: BUFFER };
-    let now = w.now;
-    w.users.add_rule("new".into(), &mut Ways(&mut w.interface), |owner, interfaces| {
-        Relay::new(rule(RULES, limits), interfaces, owner, 9, now)
-    });
+    w.gateway.add_rule("new", rule(RULES, limits), 9, w.now);
     w.settle();
     let served = w.served.len();
     let link = w.open(RULES, 1)[0];

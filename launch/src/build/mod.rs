@@ -1,10 +1,12 @@
 //! Building the image: the kernel's source, the kernel bundle, the program, the link.
 
 mod bundle;
+pub mod commit;
 pub mod families;
 mod hermit;
 mod kernel_source;
 mod program;
+pub(crate) mod section;
 mod smp;
 pub(crate) mod toolchain;
 
@@ -16,7 +18,6 @@ use anyhow::{Context, Result};
 
 use crate::{command, workspace};
 pub use families::Families;
-pub use program::commit;
 use toolchain::Toolchain;
 
 /// What to build.
@@ -30,6 +31,8 @@ pub struct Options {
     pub families: Families,
     /// A name of its own, for an image that is to stand beside the usual one.
     pub name: Option<String>,
+    /// For development: built sooner, larger and slower than what is shipped.
+    pub dev: bool,
 }
 
 /// What was built.
@@ -71,37 +74,42 @@ pub fn build(options: &Options) -> Result<Image> {
     let kernel = kernel_source::prepare(&toolchain)?;
     smp::assemble(&toolchain, &kernel)?;
 
-    let directory = workspace::target().join("isthmus");
-    fs::create_dir_all(&directory)?;
+    fs::create_dir_all(directory())?;
     let bundle = bundle::build(&toolchain, &kernel, Kind::SelfBooting)?;
+    let commit = commit::of_tree();
     let families = options.families.features();
-    let program = program::build(&toolchain, &bundle, Kind::SelfBooting, &families)?;
+    let dev = if options.dev { "-dev" } else { "" };
+    let program = |bundle: &Path, kind, features: &[&str], name: String| {
+        let program = program::build(&toolchain, bundle, kind, features, options.dev)?;
+        finish(&program, &commit, &name)
+    };
     let name = options.name.as_deref().unwrap_or("isthmus");
-    let [symbols, elf] = ["symbols", "elf"].map(|kind| directory.join(format!("{name}.{kind}")));
-    fs::copy(&program, &symbols).context("could not keep the image's symbols")?;
-    strip(&symbols, &elf)?;
+    let (elf, symbols) = program(&bundle, Kind::SelfBooting, &families, format!("{name}{dev}"))?;
 
     let mut image = Image { elf, symbols, faults: None, uhyve: None };
     if options.faults {
         let features = [&families[..], &["faults"]].concat();
-        let program = program::build(&toolchain, &bundle, Kind::SelfBooting, &features)?;
-        let symbols = directory.join("isthmus-faults.symbols");
-        let elf = directory.join("isthmus-faults.elf");
-        fs::copy(&program, &symbols).context("could not keep the image's symbols")?;
-        strip(&symbols, &elf)?;
-        image.faults = Some(elf);
+        let name = format!("isthmus-faults{dev}");
+        image.faults = Some(program(&bundle, Kind::SelfBooting, &features, name)?.0);
     }
     if options.uhyve {
         let bundle = bundle::build(&toolchain, &kernel, Kind::Hermit)?;
-        let program = program::build(&toolchain, &bundle, Kind::Hermit, &families)?;
-        let uhyve = directory.join("isthmus-uhyve.elf");
-        strip(&program, &uhyve)?;
+        let (uhyve, _) = program(&bundle, Kind::Hermit, &families, format!("isthmus-uhyve{dev}"))?;
         hermit::check(&uhyve)?;
         image.uhyve = Some(uhyve);
     }
     Ok(image)
 }
 
-fn strip(from: &Path, to: &Path) -> Result<()> {
-    command::run(Command::new("strip").arg("--strip-all").arg("-o").args([to, from]))
+fn directory() -> PathBuf {
+    workspace::target().join("isthmus")
+}
+
+/// Keeps what was linked under `name`: with symbols and without, and with the commit written into it.
+fn finish(program: &Path, commit: &str, name: &str) -> Result<(PathBuf, PathBuf)> {
+    let [elf, symbols] = ["elf", "symbols"].map(|kind| directory().join(format!("{name}.{kind}")));
+    fs::copy(program, &symbols).context("could not keep the image's symbols")?;
+    commit::write(&symbols, commit)?;
+    command::run(Command::new("strip").arg("--strip-all").arg("-o").args([&elf, &symbols]))?;
+    Ok((elf, symbols))
 }

@@ -44,6 +44,9 @@ pub struct Options {
     /// Feed an input that the suite `fuzz` has kept once more; its directory has the name of its target
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
+    /// With the image for development (`./isthmus build --dev`), which is built sooner: what is shipped stays untried
+    #[arg(long)]
+    dev: bool,
     /// In a new Debian 12 with nothing but what the README names, made with debootstrap (as root)
     #[arg(long)]
     fresh: bool,
@@ -90,12 +93,13 @@ pub fn test(options: &Options) -> Result<()> {
         environment.push(("ISTHMUS_MODELS", models::build()?));
     }
     let with_image = || suites.iter().filter(|suite| suite.needs.image());
+    let dev = options.dev;
     let mut families = BTreeMap::new();
     for family in with_image().filter_map(|suite| suite.family) {
         if !families.contains_key(family) {
             let name = Some(format!("isthmus-{family}"));
             let options =
-                build::Options { families: Families::and(family), name, ..Default::default() };
+                build::Options { families: Families::and(family), name, dev, ..Default::default() };
             families.insert(family, build::build(&options)?.elf);
         }
     }
@@ -103,7 +107,7 @@ pub fn test(options: &Options) -> Result<()> {
         // The image for uhyve is loaded as uhyve does it when it is built.
         let uhyve = suites.iter().any(|suite| suite.name == "boot");
         let faults = suites.iter().any(|suite| PROVOKE.contains(&suite.name));
-        let options = build::Options { uhyve, faults, ..Default::default() };
+        let options = build::Options { uhyve, faults, dev, ..Default::default() };
         let image = build::build(&options)?;
         if let Some(faults) = &image.faults {
             environment.push(("ISTHMUS_FAULTS", faults.clone()));
@@ -154,6 +158,9 @@ fn fresh_arguments(options: &Options) -> Vec<String> {
     words.extend(options.suites.iter().cloned());
     if options.full {
         words.push("--full".into());
+    }
+    if options.dev {
+        words.push("--dev".into());
     }
     if !options.case.is_empty() {
         words.extend(["--case".into(), options.case.clone()]);

@@ -198,6 +198,7 @@ fn both_versions_with_all_suites_and_groups() {
         for suite in 0..2 {
             for group in [NamedGroup::X25519, NamedGroup::secp256r1] {
                 for step in [1, 100, 20_000] {
+                    netsim::label!(version, suite, group, step);
                     let mut session = tls.session(now);
                     session.deadline = now + Duration::from_secs(1000);
                     let mut client = Client::new(version, suite, group, tls.pair().certificate());
@@ -299,6 +300,7 @@ fn who_is_slow_or_says_something_else_is_out() {
 fn what_is_changed_on_the_way_is_noticed() {
     for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
         for suite in 0..2 {
+            netsim::label!(version, suite);
             let tls = server();
             let mut now = Instant::ZERO;
             let mut session = tls.session(now);

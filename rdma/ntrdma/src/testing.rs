@@ -8,7 +8,8 @@ use drivers::ntb::Ntb;
 use netsim::{BridgeEnd, Rng};
 use std::vec::Vec;
 use verbs::{
-    Completion, CqId, PathMtu, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive, ReadyToSend,
+    Completion, CqId, EngineContext, PathMtu, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive,
+    ReadyToSend,
 };
 
 /// One end.
@@ -141,6 +142,18 @@ impl Pair {
             max_recv_sge: 4,
             max_inline: 64,
         }
+    }
+
+    /// Lends a node to an engine, with other chance at every moment.
+    pub fn context<T>(
+        &mut self,
+        node: usize,
+        act: impl FnOnce(&mut EngineContext<'_, Ntrdma>) -> T,
+    ) -> T {
+        let now = self.now;
+        let mut rng = Rng::new(now.as_nanos() + node as u64);
+        let Node { ntrdma: provider, arena, .. } = &mut self.nodes[node];
+        act(&mut EngineContext { provider, arena, now, rng: &mut rng })
     }
 
     /// Polls both nodes, lets some writes arrive, and moves the clock.

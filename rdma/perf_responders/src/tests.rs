@@ -7,7 +7,6 @@ use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use net::Neighbours;
 use net::Resolution;
-use netsim::Rng;
 use roce::testing::Pair;
 use std::format;
 use std::string::String;
@@ -34,11 +33,7 @@ fn served<T>(
     server: &mut Server,
     act: impl FnOnce(&mut Server, &mut EngineContext<'_, roce::Roce>) -> T,
 ) -> T {
-    let now = pair.network.now;
-    let mut rng = Rng::new(now.as_nanos());
-    let node = &mut pair.nodes[0];
-    let (provider, arena) = (&mut node.roce, &mut node.arena);
-    act(server, &mut EngineContext { provider, arena, now, rng: &mut rng })
+    pair.context(0, |ctx| act(server, ctx))
 }
 
 /// Steps until `done`, while the server does what it has to.
@@ -110,6 +105,7 @@ fn a_message_under_way_is_not_quiet() {
     let mut server = Server::new(&mut pair.nodes[0].roce).unwrap();
     pingpong(&mut pair, &mut server, 1 << 20);
     for packets in [200, 400, 600] {
+        netsim::label!(packets);
         let some = |pair: &mut Pair| pair.nodes[0].roce.counters().received.sends >= packets;
         assert!(run(&mut pair, &mut server, 5, some));
         for node in 0..2 {

@@ -11,13 +11,13 @@
 //! What was given up is the device's until it has said so: a domain is `Busy` that long.
 
 use crate::overlay::{Over, Overlay};
-use crate::roce::OverRoce;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use netsim::Rng;
 use rand_core::RngCore;
 use roce::Roce;
+use roce::testing::OverRoce;
 use std::collections::{BTreeMap, VecDeque};
 use verbs::*;
 

@@ -1,12 +1,12 @@
 //! Providers that break a promise.
 
 use crate::overlay::{Over, Overlay};
-use crate::roce::OverRoce;
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::{Instant, Window};
 use netsim::Rng;
 use rand_core::RngCore;
 use roce::Roce;
+use roce::testing::OverRoce;
 use std::collections::{BTreeSet, VecDeque};
 use verbs::*;
 

@@ -41,6 +41,8 @@
 //! Machines can also be joined by a non-transparent bridge, whose writes arrive in any order that
 //! PCIe allows: [`BridgeEnd`].
 //!
+//! A test that goes through many cases names the one that fails: [`label!`].
+//!
 //! A scenario is a function of a seed that panics when something is wrong; [`explore`] runs it with
 //! many seeds and says how to replay the one that failed. Memory for the nodes' arenas comes from
 //! [`with_memory`], which hands out the same bytes again for each seed. A node that loses power is
@@ -49,6 +51,7 @@
 mod bridge;
 mod bytes;
 mod collector;
+mod label;
 mod link;
 mod memory;
 mod network;
@@ -61,6 +64,7 @@ mod stream;
 pub use bridge::BridgeEnd;
 pub use bytes::{contents, hex};
 pub use collector::Collector;
+pub use label::Label;
 pub use link::{Faults, Link};
 pub use memory::with_memory;
 pub use network::{Event, Fate, Network, Place};

@@ -43,11 +43,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use timer::Timer;
 use uart::Uart;
 
-/// The commit that this was built of, with a `+` if there was more than is in that; `./isthmus build` says.
-pub const COMMIT: &str = match option_env!("ISTHMUS_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
-};
+/// The commit and zeroes. `./isthmus build` fills it after linking: a commit that changes nothing of the image compiles
+/// nothing anew.
+#[used]
+#[unsafe(link_section = ".isthmus.commit")]
+static COMMIT: [u8; 24] = *b"unknown\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
+/// The commit that this was built of, with a `+` if there was more than is in that.
+pub fn commit() -> &'static str {
+    // The compiler must not assume what it holds.
+    let bytes: &'static [u8] = core::hint::black_box(&COMMIT);
+    let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    core::str::from_utf8(text).unwrap_or("unknown")
+}
 
 /// The machine, brought up.
 #[derive(Debug)]
@@ -113,7 +121,7 @@ pub fn bring_up(
     let acpi = unsafe { Tables::new(boot.rsdp) };
     let log = start_log(clock);
     let build_id = image::build_id();
-    let build = format!("isthmus {} ({}), build {build_id}", env!("CARGO_PKG_VERSION"), COMMIT);
+    let build = format!("isthmus {} ({}), build {build_id}", env!("CARGO_PKG_VERSION"), commit());
     let crash = last_words::prepare(last_words::Facts {
         clock,
         timer,

@@ -1,39 +1,47 @@
 //! The client against the server, over a wire in memory.
 
 use super::client::{self, Client, DeviceId, DeviceState, Losses, Notice, RemoteVolume};
-use super::server::{Export, Server};
+use super::server::Export;
 use super::wire::{self, AccessMode};
-use crate::testing::{Loopback, Wire, World, context};
+use crate::testing::{Context, Loopback, User, Wire, World, context};
 use crate::volume::testing::ModelDisk;
-use crate::volume::{
-    DiskVolume, Operation, RamVolume, Request, Submitted, Volume, VolumeError, Volumes,
-};
+use crate::volume::{DiskVolume, Operation, RamVolume, Request, Submitted, Volume, VolumeError};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
-use drivers::hal::{Arena, Features, Instant, Window};
-use netsim::Rng;
+use drivers::hal::{Arena, Features, Window};
 use rtrs::client::{self as transport, PathId};
 use rtrs::server::Config;
 use rtrs::{Errno, Name};
 use std::boxed::Box;
 use std::vec::Vec;
+use verbs::ConnectionEvent;
 
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
-/// A gateway that exports `v0`, and a host that maps it.
+/// A gateway that exports `ram0`, and a host that maps it.
 struct Pair {
-    wire: Loopback,
-    server: Server,
-    volumes: Volumes,
-    client: Client,
+    world: World,
+    host: Mapper,
     volume: RemoteVolume,
     device: DeviceId,
-    notices: Vec<Notice>,
-    arena: Arena,
-    client_arena: Arena,
-    now: Instant,
-    rng: Rng,
     buffer: Window,
+}
+
+/// The host.
+struct Mapper {
+    client: Client,
+    notices: Vec<Notice>,
+}
+
+impl User for Mapper {
+    fn hear(&mut self, event: &ConnectionEvent, ctx: &mut Context<'_>) {
+        self.client.handle_connection_event(event, ctx);
+    }
+    fn work(&mut self, ctx: &mut Context<'_>) -> bool {
+        let told = self.notices.len();
+        self.notices.extend(core::iter::from_fn(|| self.client.poll(ctx)));
+        self.notices.len() > told
+    }
 }
 
 fn ram() -> Box<dyn Volume> {
@@ -67,74 +75,34 @@ impl Pair {
     }
 
     fn over(
-        mut wire: Loopback,
+        wire: Loopback,
         incarnation: u64,
         volume: Box<dyn Volume>,
         config: client::Config,
     ) -> Self {
-        let mut server = Server::new(gateway(incarnation), 4, wire.gateway()).unwrap();
-        let mut volumes = Volumes::new();
-        let name = Name::new("v0").unwrap();
-        let volume = volumes.add(name, volume).unwrap();
-        let export =
-            Export { name, volume, read_only: false, allow: Vec::new(), hosts: Default::default() };
-        server.add_export(export, &volumes).unwrap();
-        let mut client_arena = Arena::on_heap(1 << 20);
-        let mut rng = Rng::new(77);
-        let now = Instant::from_nanos(1);
-        let ctx = &mut verbs::EngineContext {
-            provider: wire.host(),
-            arena: &mut client_arena,
-            now,
-            rng: &mut rng,
-        };
-        let session = Name::new("s1").unwrap();
+        let mut world = World::over(wire, gateway(incarnation), 1 << 20, volume);
+        world.client_arena = Arena::on_heap(1 << 20);
+        let [session, name] = ["s1", "ram0"].map(|name| Name::new(name).unwrap());
+        let ctx = context!(world, host);
         let mut client = Client::new(config, transport::Config::default(), session, ctx).unwrap();
         let (device, volume) =
             client.map(name, AccessMode::ReadWrite, Losses::ToFlush, ctx).unwrap();
         let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), wire::PORT);
         client.transport_mut().add_path(HOST, to, ctx).unwrap();
-        let mut pair = Pair {
-            wire,
-            server,
-            volumes,
-            client,
-            volume,
-            device,
-            notices: Vec::new(),
-            arena: Arena::on_heap(1 << 20),
-            buffer: client_arena.alloc(64 << 10, 4096).unwrap(),
-            client_arena,
-            now,
-            rng,
-        };
+        let buffer = world.client_arena.alloc(64 << 10, 4096).unwrap();
+        let host = Mapper { client, notices: Vec::new() };
+        let mut pair = Pair { world, host, volume, device, buffer };
         pair.run();
         pair
     }
 
     fn run(&mut self) {
-        let mut idle = 0;
-        while idle < 2 {
-            let mut moved = false;
-            while let Some(event) = self.wire.gateway().poll_connection_event() {
-                if !self.server.handle_connection_event(&event, context!(self, gateway)) {
-                    self.client.handle_connection_event(&event, context!(self, host));
-                }
-                moved = true;
-            }
-            moved |= self.server.poll(&mut self.volumes, context!(self, gateway));
-            while let Some(notice) = self.client.poll(context!(self, host)) {
-                self.notices.push(notice);
-                moved = true;
-            }
-            moved |= self.wire.step();
-            idle = if moved { 0 } else { idle + 1 };
-        }
+        self.world.run_with(&mut self.host);
     }
 
     fn pass(&mut self, seconds: u64) {
         for _ in 0..10 * seconds {
-            self.now = self.now + Duration::from_millis(100);
+            self.world.now = self.world.now + Duration::from_millis(100);
             self.run();
         }
     }
@@ -173,21 +141,11 @@ impl Pair {
 
     /// The gateway loses its paths and is started anew.
     fn restart(&mut self, incarnation: u64) {
-        let paths: Vec<_> = self.server.transport().paths().map(|path| path.id).collect();
-        for path in paths {
-            self.server.transport_mut().disconnect(path, context!(self, gateway));
-        }
-        let exports = self.server.exports().to_vec();
-        self.wire.gateway().unlisten(wire::PORT);
-        self.server = Server::new(gateway(incarnation), 4, self.wire.gateway()).unwrap();
-        for export in exports {
-            self.server.add_export(export, &self.volumes).unwrap();
-        }
-        self.run();
+        self.world.restart_with(gateway(incarnation), &mut self.host);
     }
 
     fn state(&self) -> DeviceState {
-        self.client.devices().next().unwrap().state
+        self.host.client.devices().next().unwrap().state
     }
 }
 
@@ -203,7 +161,10 @@ fn a_mapped_device_is_a_volume() {
     pair.run();
     let done = pair.volume.poll().unwrap();
     assert_eq!((done.tag.word, done.result), (9, Ok(())));
-    assert_eq!(pair.server.volume_stats(pair.volumes.find("v0").unwrap()).unwrap().writes, 4);
+    assert_eq!(
+        pair.world.server.volume_stats(pair.world.volumes.find("ram0").unwrap()).unwrap().writes,
+        4
+    );
     let back = pair.read(99, 42 << 10);
     assert!(
         back[..512].iter().all(|&b| b == 0) && back[512..512 + (40 << 10)].iter().all(|&b| b == 7)
@@ -220,15 +181,15 @@ fn a_mapped_device_is_a_volume() {
         data: pair.buffer.slice(0, 512).unwrap(),
     };
     assert_eq!(pair.volume.submit(&past).err(), Some(VolumeError::PastEnd));
-    assert_eq!(pair.server.devices().count(), 1);
+    assert_eq!(pair.world.server.devices().count(), 1);
     // All that was taken comes back.
     let device = pair.device;
-    assert!(pair.client.unmap(device, context!(pair, host)));
+    assert!(pair.host.client.unmap(device, context!(pair.world, host)));
     pair.run();
-    assert_eq!((pair.server.devices().count(), pair.client.devices().count()), (0, 0));
+    assert_eq!((pair.world.server.devices().count(), pair.host.client.devices().count()), (0, 0));
     assert_eq!(pair.volume.submit(&past).err(), Some(VolumeError::Io));
-    pair.client.end(context!(pair, host));
-    assert_eq!(pair.client_arena.available(), (1 << 20) - (64 << 10));
+    pair.host.client.end(context!(pair.world, host));
+    assert_eq!(pair.world.client_arena.available(), (1 << 20) - (64 << 10));
 }
 
 #[test]
@@ -236,7 +197,7 @@ fn requests_wait_for_a_path_as_long_as_they_may() {
     let config = client::Config { wait: Duration::from_secs(20), ..client::Config::default() };
     let mut pair = Pair::new(ram(), config);
     pair.write(false, 5, 5, 512);
-    pair.wire.cut.push(HOST);
+    pair.world.wire.cut.push(HOST);
     pair.start(1, Operation::Read, 5, 512);
     pair.pass(45);
     assert_eq!(pair.end(), None, "the path was given up after 35 s, and the request waits since");
@@ -246,15 +207,15 @@ fn requests_wait_for_a_path_as_long_as_they_may() {
     // One that comes while there is no path.
     pair.start(2, Operation::Read, 5, 512);
     pair.pass(10);
-    pair.wire.cut.clear();
+    pair.world.wire.cut.clear();
     let path = PathId(0);
-    pair.client.transport_mut().reconnect(path, context!(pair, host));
+    pair.host.client.transport_mut().reconnect(path, context!(pair.world, host));
     assert_eq!(pair.end(), Some(Ok(())));
     assert_eq!(pair.state(), DeviceState::Open);
 
     let mut pair = Pair::new(ram(), client::Config { wait: Duration::ZERO, ..config });
     pair.write(false, 5, 5, 512);
-    pair.client.transport_mut().disconnect(path, context!(pair, host));
+    pair.host.client.transport_mut().disconnect(path, context!(pair.world, host));
     pair.run();
     pair.start(1, Operation::Read, 5, 512);
     assert_eq!(pair.end(), Some(Err(VolumeError::Io)), "at once");
@@ -285,13 +246,13 @@ fn what_a_server_may_have_lost_fails_the_next_flush_once() {
             pair.flush().unwrap();
         }
         if incarnation == BOOTED {
-            pair.wire.linux_ids = Some((40, 0x77c0_0142));
+            pair.world.wire.linux_ids = Some((40, 0x77c0_0142));
         }
         pair.restart(if stock { 0 } else { incarnation });
         pair.pass(3);
         assert_eq!(pair.state(), DeviceState::Open);
         let told = |notice: &Notice| matches!(notice, Notice::WritesLost { .. });
-        assert_eq!(pair.notices.iter().any(told), expected.is_err());
+        assert_eq!(pair.host.notices.iter().any(told), expected.is_err());
         assert_eq!(pair.read(5, 512)[0], 5, "reads go on");
         pair.buffer.fill(6);
         pair.start(3, Operation::Write { durable: true }, 9, 512);
@@ -303,8 +264,8 @@ fn what_a_server_may_have_lost_fails_the_next_flush_once() {
 #[test]
 fn a_durable_write_makes_what_was_before_it_durable() {
     let mut pair = Pair::new(disk(), client::Config::default());
-    let id = pair.volumes.find("v0").unwrap();
-    let flushes = |pair: &Pair| pair.server.volume_stats(id).unwrap().others;
+    let id = pair.world.volumes.find("ram0").unwrap();
+    let flushes = |pair: &Pair| pair.world.server.volume_stats(id).unwrap().others;
     pair.write(true, 1, 1, 512);
     assert_eq!(flushes(&pair), 0, "nothing else is to be flushed");
     pair.write(false, 2, 1, 512);
@@ -317,15 +278,15 @@ fn a_durable_write_makes_what_was_before_it_durable() {
 #[test]
 fn a_device_that_is_closed_at_the_server_stays_closed_until_it_is_mapped_again() {
     let mut pair = Pair::new(ram(), client::Config::default());
-    let device = pair.server.devices().next().unwrap();
-    assert!(pair.server.force_close(device.session, device.id));
+    let device = pair.world.server.devices().next().unwrap();
+    assert!(pair.world.server.force_close(device.session, device.id));
     pair.start(1, Operation::Read, 0, 512);
     assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
     assert_eq!(pair.state(), DeviceState::Closed);
     pair.start(1, Operation::Read, 0, 512);
     assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
     let id = pair.device;
-    assert!(pair.client.remap(id, context!(pair, host)));
+    assert!(pair.host.client.remap(id, context!(pair.world, host)));
     pair.run();
     pair.read(0, 512);
 }
@@ -334,26 +295,32 @@ fn a_device_that_is_closed_at_the_server_stays_closed_until_it_is_mapped_again()
 fn a_device_that_the_server_refuses_is_asked_for_again() {
     let mut pair = Pair::new(ram(), client::Config::default());
     let name = Name::new("v1").unwrap();
-    let (_, mut other) =
-        pair.client.map(name, AccessMode::ReadOnly, Losses::ToFlush, context!(pair, host)).unwrap();
+    let (_, mut other) = pair
+        .host
+        .client
+        .map(name, AccessMode::ReadOnly, Losses::ToFlush, context!(pair.world, host))
+        .unwrap();
     pair.run();
     let refused = Notice::DeviceRefused { device: name, errno: Errno::ENOENT };
-    assert_eq!(pair.notices.last(), Some(&refused));
+    assert_eq!(pair.host.notices.last(), Some(&refused));
     assert_eq!(other.geometry().sectors, 0);
     pair.pass(5);
-    let volume = pair.volumes.add(name, ram()).unwrap();
+    let volume = pair.world.volumes.add(name, ram()).unwrap();
     let export =
         Export { name, volume, read_only: true, allow: Vec::new(), hosts: Default::default() };
-    pair.server.add_export(export, &pair.volumes).unwrap();
+    pair.world.server.add_export(export, &pair.world.volumes).unwrap();
     pair.pass(2);
-    assert_eq!(pair.notices.last(), Some(&Notice::DeviceOpen { device: name, sectors: 2048 }));
+    assert_eq!(pair.host.notices.last(), Some(&Notice::DeviceOpen { device: name, sectors: 2048 }));
     assert!(other.geometry().features.contains(Features::READ_ONLY));
     let data = pair.buffer.slice(0, 512).unwrap();
     let write = Operation::Write { durable: false };
     let write = Request { tag: 1.into(), operation: write, sector: 0, data };
     assert_eq!(other.submit(&write).err(), Some(VolumeError::ReadOnly));
     assert_eq!(
-        pair.client.map(name, AccessMode::ReadOnly, Losses::ToFlush, context!(pair, host)).err(),
+        pair.host
+            .client
+            .map(name, AccessMode::ReadOnly, Losses::ToFlush, context!(pair.world, host))
+            .err(),
         Some(client::MapError::Exists)
     );
 }
@@ -364,9 +331,9 @@ fn secure_erase_is_offered_only_when_asked_for() {
     let mut pair = Pair::new(ram(), client::Config::default());
     pair.write(false, 8, 0x5a, 4096);
     assert!(!pair.volume.geometry().features.contains(Features::SECURE_ERASE));
-    pair.server.offer_secure_erase(true);
+    pair.world.server.offer_secure_erase(true);
     let id = pair.device;
-    assert!(pair.client.remap(id, context!(pair, host)));
+    assert!(pair.host.client.remap(id, context!(pair.world, host)));
     pair.run();
     assert!(pair.volume.geometry().features.contains(Features::SECURE_ERASE));
     pair.start(4, Operation::SecureErase { sectors: 8 }, 8, 0);
@@ -374,17 +341,17 @@ fn secure_erase_is_offered_only_when_asked_for() {
     assert_eq!(pair.read(8, 4096), [0; 4096]);
 }
 
-/// As in Linux, where `/dev/v0` and `v0` are one device.
+/// As in Linux, where `/dev/ram0` and `ram0` are one device.
 #[test]
 fn a_session_has_a_device_once() {
     let mut pair = Pair::new(ram(), client::Config::default());
-    let name = Name::new("/dev/v0").unwrap();
-    let ctx = context!(pair, host);
-    pair.client.map(name, AccessMode::ReadOnly, Losses::ToFlush, ctx).unwrap();
+    let name = Name::new("/dev/ram0").unwrap();
+    let ctx = context!(pair.world, host);
+    pair.host.client.map(name, AccessMode::ReadOnly, Losses::ToFlush, ctx).unwrap();
     pair.run();
     let refused = Notice::DeviceRefused { device: name, errno: Errno::EEXIST };
-    assert_eq!(pair.notices.last(), Some(&refused));
-    assert_eq!(pair.server.devices().count(), 1);
+    assert_eq!(pair.host.notices.last(), Some(&refused));
+    assert_eq!(pair.world.server.devices().count(), 1);
 }
 
 #[test]
@@ -397,8 +364,8 @@ fn as_many_requests_as_it_takes_and_all_of_them_survive_a_restart() {
     let one_more = Request { tag: 99.into(), operation: Operation::Read, sector: 0, data };
     assert_eq!(pair.volume.submit(&one_more).err(), Some(VolumeError::Busy));
     // They fill all chunks of the session; then the session is made anew.
-    while let Some(notice) = pair.client.poll(context!(pair, host)) {
-        pair.notices.push(notice);
+    while let Some(notice) = pair.host.client.poll(context!(pair.world, host)) {
+        pair.host.notices.push(notice);
     }
     pair.restart(2);
     pair.pass(3);
@@ -418,30 +385,30 @@ fn as_many_requests_as_it_takes_and_all_of_them_survive_a_restart() {
 fn what_is_given_up_is_over_when_the_server_says_so() {
     let mut pair = Pair::new(ram(), client::Config::default());
     pair.write(false, 5, 5, 512);
-    let permits = pair.client.transport().available_permits();
+    let permits = pair.host.client.transport().available_permits();
     for connected in [false, true] {
         if !connected {
-            pair.wire.cut.push(HOST);
+            pair.world.wire.cut.push(HOST);
         }
         pair.buffer.slice(0, 512).unwrap().fill(7);
         pair.start(1, Operation::Write { durable: false }, 5, 512);
         // It is sent.
-        while let Some(notice) = pair.client.poll(context!(pair, host)) {
-            pair.notices.push(notice);
+        while let Some(notice) = pair.host.client.poll(context!(pair.world, host)) {
+            pair.host.notices.push(notice);
         }
         pair.volume.give_up();
         assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
         assert!(!pair.volume.is_idle(), "the server may still do it");
-        assert_eq!(pair.client.devices().next().unwrap().requests, 0);
-        pair.wire.cut.clear();
+        assert_eq!(pair.host.client.devices().next().unwrap().requests, 0);
+        pair.world.wire.cut.clear();
         pair.pass(5);
         assert!(pair.volume.is_idle(), "it is over");
-        assert_eq!(pair.client.transport().available_permits(), permits);
+        assert_eq!(pair.host.client.transport().available_permits(), permits);
         assert_eq!(pair.end(), None, "it ended once");
         pair.flush().unwrap();
     }
     // What waits for a server that does not come back is over at last.
-    pair.wire.cut.push(HOST);
+    pair.world.wire.cut.push(HOST);
     pair.start(1, Operation::Read, 5, 512);
     pair.run();
     pair.volume.give_up();

@@ -25,4 +25,4 @@ mod loopback;
 mod world;
 
 pub use loopback::{Forgery, Loopback};
-pub use world::{SOIL, Wire, World, user_io, with_late_keys};
+pub use world::{Context, SOIL, User, Wire, World, user_io, with_late_keys};

@@ -17,7 +17,7 @@ use rtrs::{Errno, Name};
 use std::boxed::Box;
 use std::collections::HashMap;
 use std::vec::Vec;
-use verbs::{ConnectionEvent, RdmaDevice};
+use verbs::{ConnectionEvent, EngineContext, RdmaDevice};
 
 /// What carries messages between the gateway and the hosts.
 pub trait Wire {
@@ -38,6 +38,25 @@ impl Wire for Loopback {
     }
     fn step(&mut self, _: &mut Instant) -> bool {
         Loopback::step(self)
+    }
+}
+
+/// What a user of a wire works with.
+pub type Context<'a> = EngineContext<'a, dyn RdmaDevice + 'a>;
+
+/// Who is on the hosts beside the world's clients.
+pub trait User {
+    /// What the connection manager tells the hosts.
+    fn hear(&mut self, event: &ConnectionEvent, ctx: &mut Context<'_>);
+    /// Does what there is to do; whether there was anything.
+    fn work(&mut self, ctx: &mut Context<'_>) -> bool;
+}
+
+/// Nobody.
+impl User for () {
+    fn hear(&mut self, _: &ConnectionEvent, _: &mut Context<'_>) {}
+    fn work(&mut self, _: &mut Context<'_>) -> bool {
+        false
     }
 }
 
@@ -154,24 +173,33 @@ impl<W: Wire> World<W> {
 
     /// Runs until nothing moves any more.
     pub fn run(&mut self) {
+        self.run_with(&mut ());
+    }
+
+    /// Likewise, with somebody else on the hosts.
+    pub fn run_with(&mut self, user: &mut dyn User) {
         // What a timer begins shows only in the next round.
         let mut idle = 0;
         while idle < 2 {
-            idle = if self.turn() { 0 } else { idle + 1 };
+            idle = if self.turn_with(user) { 0 } else { idle + 1 };
         }
     }
 
     /// Lets everybody do what there is to do, and carries the next thing; false if there was nothing.
     pub fn turn(&mut self) -> bool {
+        self.turn_with(&mut ())
+    }
+
+    fn turn_with(&mut self, user: &mut dyn User) -> bool {
         let mut moved = false;
         while let Some(event) = self.wire.gateway().poll_connection_event() {
             if !self.server.handle_connection_event(&event, context!(self, gateway)) {
-                self.tell_clients(&event);
+                self.tell_hosts(&event, user);
             }
             moved = true;
         }
         while let Some(event) = self.wire.host().poll_connection_event() {
-            self.tell_clients(&event);
+            self.tell_hosts(&event, user);
             moved = true;
         }
         moved |= self.server.poll(&mut self.volumes, context!(self, gateway));
@@ -181,13 +209,15 @@ impl<W: Wire> World<W> {
                 moved = true;
             }
         }
+        moved |= user.work(context!(self, host));
         moved |= self.wire.step(&mut self.now);
         // Memory is zeroed a piece at a time.
         self.now = self.now + Duration::from_nanos(1);
         moved | self.server.poll_timeout().is_some_and(|at| at <= self.now)
     }
 
-    fn tell_clients(&mut self, event: &ConnectionEvent) {
+    fn tell_hosts(&mut self, event: &ConnectionEvent, user: &mut dyn User) {
+        user.hear(event, context!(self, host));
         for client in &mut self.clients {
             client.handle_connection_event(event, context!(self, host));
         }
@@ -195,6 +225,11 @@ impl<W: Wire> World<W> {
 
     /// The gateway loses all its paths and is started anew, with other settings.
     pub fn restart(&mut self, config: Config) {
+        self.restart_with(config, &mut ());
+    }
+
+    /// Likewise, with somebody else on the hosts.
+    pub fn restart_with(&mut self, config: Config, user: &mut dyn User) {
         let paths: Vec<_> = self.server.transport().paths().map(|path| path.id).collect();
         for path in paths {
             self.server.transport_mut().disconnect(path, context!(self, gateway));
@@ -205,7 +240,7 @@ impl<W: Wire> World<W> {
         for export in exports {
             self.server.add_export(export, &self.volumes).unwrap();
         }
-        self.run();
+        self.run_with(user);
     }
 
     /// Lets time pass in steps of a second.

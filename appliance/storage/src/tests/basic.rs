@@ -60,6 +60,7 @@ pub fn reads_take_the_fewest_messages_that_the_mode_allows() {
 #[test]
 pub fn many_requests_at_once_on_every_chunk() {
     for always_invalidate in [true, false] {
+        netsim::label!(always_invalidate);
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
         let client = world.connect("s1");
         world.open(client, "ram0", AccessMode::ReadWrite).unwrap();

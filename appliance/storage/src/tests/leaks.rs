@@ -40,6 +40,7 @@ fn operations_without_data<W: Wire>(world: &mut World<W>) {
     use Operation::{Discard, Flush, SecureErase, Write, WriteZeroes};
     for operation in [Flush, Discard, SecureErase, WriteZeroes] {
         for size in [0, 512, ROOM] {
+            netsim::label!(operation, size);
             let (result, bytes) = ask(world, client, &user_io(operation, 0, size));
             assert_eq!(result, Ok(()), "{operation:?} of {size}");
             assert!(bytes == nothing, "{operation:?} of {size} sent {:02x?}", &bytes[..16]);
@@ -159,6 +160,7 @@ pub fn a_write_whose_data_was_never_sent_stores_nothing_of_others() {
 #[test]
 pub fn what_a_session_leaves_is_not_the_next_ones() {
     for always_invalidate in [true, false] {
+        netsim::label!(always_invalidate);
         // Room for one session.
         let mut world = World::new(World::small(always_invalidate), 200 << 10);
         let first = world.connect("first");

@@ -100,6 +100,7 @@ fn data_survives_with_every_mode() {
 #[test]
 fn a_session_comes_back_after_its_link_did() {
     for seed in 0..8 {
+        netsim::label!(seed);
         let mut world = world(seed, Way::ALL[seed as usize / 2], World::small(seed % 2 == 0));
         let memory = world.arena.available();
         let client = world.connect("s1");

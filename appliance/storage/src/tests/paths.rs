@@ -248,6 +248,7 @@ pub fn a_stock_server_that_was_cut_off_was_not_started_anew() {
 #[test]
 pub fn answers_of_linux_that_invalidate_are_taken_in_both_modes() {
     for always_invalidate in [true, false] {
+        netsim::label!(always_invalidate);
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
         world.wire.linux_answers = true;
         let client = world.connect("s1");

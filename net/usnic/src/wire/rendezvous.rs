@@ -196,6 +196,7 @@ mod tests {
     fn what_is_written_is_read() {
         for kind in [Kind::Request, Kind::Taken, Kind::Refused(Refused::Full as u8, 512)] {
             for layout in [Layout::V4, Layout::V5] {
+                netsim::label!(kind, layout);
                 let record = Record { layout, ..record(kind) };
                 assert_eq!(Record::parse(&record.emit()), Ok(record));
             }

@@ -169,6 +169,7 @@ fn a_request_that_nobody_answers_ends_after_a_minute() {
 #[test]
 fn a_request_is_withdrawn_at_any_moment() {
     for seed in 0..60 {
+        netsim::label!(seed);
         let mut pair = new_pair(seed);
         ask(&mut pair, PORT, &[]);
         for _ in 0..seed % 6 {
@@ -192,6 +193,7 @@ fn a_request_is_withdrawn_at_any_moment() {
 #[test]
 fn a_link_that_is_lost_ends_everything() {
     for seed in 0..20 {
+        netsim::label!(seed);
         let mut pair = new_pair(seed);
         connect(&mut pair);
         let node = &mut pair.nodes[1];

@@ -274,6 +274,7 @@ impl World {
 #[test]
 fn a_hundred_reboots_under_load() {
     for (seed, way) in (1..).zip(Way::ALL) {
+        netsim::label!(way);
         let mut world = World::new(seed, way);
         world.expect_traffic(20);
         for _ in 0..50 {
@@ -299,6 +300,7 @@ fn a_hundred_reboots_under_load() {
 #[test]
 fn a_link_that_flaps_comes_back() {
     for seed in 0..6 {
+        netsim::label!(seed);
         let mut world = World::new(seed, Way::ALL[seed as usize % Way::ALL.len()]);
         world.expect_traffic(20);
         for _ in 0..20 {
@@ -324,6 +326,7 @@ fn a_link_that_flaps_comes_back() {
 fn a_farewell_is_heard_at_once() {
     for way in Way::ALL {
         for for_good in [false, true] {
+            netsim::label!(way, for_good);
             let mut pair = Pair::new(3, SMALL, way);
             pair.connect();
             let [left, _] = &mut pair.nodes;

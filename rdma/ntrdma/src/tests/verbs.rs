@@ -61,6 +61,7 @@ fn send_with_every_suffix_and_size() {
     for size in [0, 1, 63, 64, 65, 4096, 8192, 8193, 40_001, 300_000] {
         for suffix in 0..3 {
             for way in Way::ALL {
+                netsim::label!(size, suffix, way);
                 seed += 1;
                 let mut pair = connected(seed, SMALL, way);
                 let mut rng = Rng::new(size as u64);
@@ -112,6 +113,7 @@ fn send_with_every_suffix_and_size() {
 fn write_and_read_hit_exactly_what_they_name() {
     for (seed, size) in [0usize, 1, 64, 65, 4097, 9000, 200_000].into_iter().enumerate() {
         for way in Way::ALL {
+            netsim::label!(size, way);
             let mut pair = connected(seed as u64, SMALL, way);
             let mut rng = Rng::new(3);
             let (from, back) = (pair.memory(0, size), pair.memory(0, size));

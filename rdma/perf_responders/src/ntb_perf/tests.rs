@@ -2,7 +2,6 @@
 
 use super::{Figure, NtbPerf};
 use core::time::Duration;
-use netsim::Rng;
 use ntrdma::testing::{Pair, Way};
 use ntrdma::{Layout, Ntrdma};
 use std::format;
@@ -35,11 +34,8 @@ impl World {
         n: usize,
         act: impl FnOnce(&mut NtbPerf, &mut EngineContext<'_, Ntrdma>) -> T,
     ) -> T {
-        let now = self.pair.now;
-        let node = &mut self.pair.nodes[n];
-        let (provider, arena) = (&mut node.ntrdma, &mut node.arena);
-        let mut rng = Rng::new(now.as_nanos());
-        act(&mut self.ends[n], &mut EngineContext { provider, arena, now, rng: &mut rng })
+        let end = &mut self.ends[n];
+        self.pair.context(n, |ctx| act(end, ctx))
     }
 
     /// What an appliance does in a round.

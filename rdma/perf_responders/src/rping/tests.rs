@@ -2,7 +2,7 @@
 
 use super::*;
 use core::time::Duration;
-use netsim::{Faults, Rng};
+use netsim::Faults;
 use roce::testing::Pair;
 use std::vec::Vec;
 use verbs::EngineContext;
@@ -24,7 +24,7 @@ impl World {
         let (local, peer) = (pair.nodes[1].ip, pair.nodes[0].ip);
         let mac = pair.nodes[0].mac;
         pair.nodes[1].roce.learn_neighbour(peer, mac);
-        let client = with(&mut pair, 1, |ctx| Client::start(local, peer, options, ctx)).unwrap();
+        let client = pair.context(1, |ctx| Client::start(local, peer, options, ctx)).unwrap();
         World { pair, server, client, told: Vec::new() }
     }
 
@@ -32,7 +32,7 @@ impl World {
     fn run(&mut self) -> &[Event] {
         let World { pair, server, client, told } = self;
         let ended = pair.run(Duration::from_secs(60), |pair| {
-            with(pair, 0, |ctx| {
+            pair.context(0, |ctx| {
                 while let Some(event) = ctx.provider.poll_connection_event() {
                     if let Some(server) = server {
                         let EngineContext { provider, arena, now, rng } = ctx;
@@ -46,7 +46,7 @@ impl World {
                     server.poll(ctx.provider, ctx.now);
                 }
             });
-            with(pair, 1, |ctx| {
+            pair.context(1, |ctx| {
                 while let Some(event) = ctx.provider.poll_connection_event() {
                     client.handle_connection_event(&event);
                 }
@@ -59,19 +59,6 @@ impl World {
         assert!(ended, "it did not end: {told:?}");
         told
     }
-}
-
-fn with<T>(
-    pair: &mut Pair,
-    node: usize,
-    act: impl FnOnce(&mut EngineContext<'_, roce::Roce>) -> T,
-) -> T {
-    let now = pair.network.now;
-    // Every call has other keys and numbers, as long as time goes on.
-    let mut rng = Rng::new(now.as_nanos() + node as u64);
-    let node = &mut pair.nodes[node];
-    let (provider, arena) = (&mut node.roce, &mut node.arena);
-    act(&mut EngineContext { provider, arena, now, rng: &mut rng })
 }
 
 #[test]
@@ -128,7 +115,7 @@ fn nothing_is_left_behind() {
         let others = world.pair.nodes[1].roce.queue_pairs();
         world.run();
         let World { mut pair, client, .. } = world;
-        with(&mut pair, 1, |ctx| client.stop(ctx));
+        pair.context(1, |ctx| client.stop(ctx));
         assert_eq!(pair.nodes[1].arena.available(), free);
         assert_eq!(pair.nodes[1].roce.queue_pairs(), others - 1);
     }
@@ -139,10 +126,10 @@ fn what_makes_no_sense_is_refused() {
     let mut pair = Pair::new(7, 1500, false);
     let (local, peer) = (pair.nodes[1].ip, pair.nodes[0].ip);
     for options in [Options { count: 0, size: 64 }, Options { count: 1, size: MAX_SIZE + 1 }] {
-        let started = with(&mut pair, 1, |ctx| Client::start(local, peer, options, ctx));
+        let started = pair.context(1, |ctx| Client::start(local, peer, options, ctx));
         assert_eq!(started.unwrap_err(), VerbsError::Invalid);
     }
     let options = Options { count: 1, size: 64 };
-    let started = with(&mut pair, 1, |ctx| Client::start(local, peer, options, ctx));
+    let started = pair.context(1, |ctx| Client::start(local, peer, options, ctx));
     assert_eq!(started.unwrap_err(), VerbsError::Unreachable);
 }

@@ -3,7 +3,7 @@
 mod pair;
 
 pub use netsim::{Faults, Rng, contents, hex};
-pub use pair::{Node, Pair, frame};
+pub use pair::{Node, OverRoce, Pair, frame};
 
 use std::vec::Vec;
 

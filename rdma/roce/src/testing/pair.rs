@@ -8,15 +8,27 @@ use drivers::hal::{Arena, Instant};
 use netsim::{Network, Rng};
 use std::vec::Vec;
 use verbs::{
-    AddressVector, Completion, CqId, GidType, PathMtu, PdId, Provider, QpId, QpInit, QpType,
-    ReadyToReceive, ReadyToSend,
+    AddressVector, Completion, CqId, EngineContext, GidType, PathMtu, PdId, Provider, QpId, QpInit,
+    QpType, RdmaDevice, ReadyToReceive, ReadyToSend,
 };
+
+/// A device at whose bottom is RoCE, which takes frames and gives frames.
+pub trait OverRoce: RdmaDevice {
+    /// It.
+    fn roce(&mut self) -> &mut Roce;
+}
+
+impl OverRoce for Roce {
+    fn roce(&mut self) -> &mut Roce {
+        self
+    }
+}
 
 /// One end.
 #[derive(Debug)]
-pub struct Node {
-    /// Its provider.
-    pub roce: Roce,
+pub struct Node<D = Roce> {
+    /// Its provider, or what is around it.
+    pub roce: D,
     /// Its memory.
     pub arena: Arena,
     /// What its queue pair belongs to.
@@ -35,7 +47,7 @@ pub struct Node {
     pub hears_no_acks: bool,
 }
 
-impl Node {
+impl<D: OverRoce> Node<D> {
     /// All completions that are there.
     pub fn completions(&mut self) -> Vec<Completion> {
         core::iter::from_fn(|| self.roce.poll_cq(self.cq)).collect()
@@ -44,23 +56,23 @@ impl Node {
 
 /// Two nodes. Node 0 is at 10.0.0.1, node 1 at 10.0.0.2 (or fd00::1 and fd00::2).
 #[derive(Debug)]
-pub struct Pair {
+pub struct Pair<D = Roce> {
     /// Both ends.
-    pub nodes: [Node; 2],
+    pub nodes: [Node<D>; 2],
     /// What joins them.
     pub network: Network,
 }
 
-impl netsim::Node for Node {
+impl<D: OverRoce> netsim::Node for Node<D> {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
         // Behind Ethernet, IPv4 and UDP.
         let is_ack = frame.get(42) == Some(&(Opcode::Acknowledge as u8));
         if !(is_ack && self.hears_no_acks) {
-            self.roce.handle_frame(port, frame, now);
+            self.roce.roce().handle_frame(port, frame, now);
         }
     }
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
-        self.roce.poll_transmit(port, now, &mut self.tx).then(|| frame(&self.tx))
+        self.roce.roce().poll_transmit(port, now, &mut self.tx).then(|| frame(&self.tx))
     }
     fn poll_timeout(&self) -> Option<Instant> {
         self.roce.poll_timeout()
@@ -78,29 +90,12 @@ impl Pair {
 
     /// Likewise, with other limits.
     pub fn with_limits(seed: u64, mtu: usize, v6: bool, limits: Limits) -> Self {
-        let mut rng = Rng::new(seed);
-        let nodes = [1u8, 2].map(|n| {
-            let ip = if v6 {
-                IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n as u16))
-            } else {
-                IpAddr::V4(Ipv4Addr::new(10, 0, 0, n))
-            };
-            let mac = [0x52, 0x54, 0, 0, 0, n];
-            let port = PortConfig { mac, addresses: std::vec![ip], mtu };
-            let mut roce = Roce::new(port, limits, &mut rng);
-            let pd = roce.alloc_pd().unwrap();
-            let cq = roce.create_cq(4096).unwrap();
-            let init = Self::init(pd, cq);
-            let qp = roce.create_qp(&init, &mut rng).unwrap();
-            let (arena, tx) = (Arena::on_heap(16 << 20), TxBuffer::new());
-            Node { roce, arena, pd, cq, qp, mac, ip, tx, hears_no_acks: false }
-        });
-        let mut network = Network::new(seed);
-        for node in &nodes {
-            network.add_node(&[node.mac]);
-        }
-        Pair { nodes, network }
+        Self::within(seed, mtu, v6, limits, |roce| roce)
     }
+
+    /// The way Linux connects: ACK timeout 17 (537 ms), 7 retries.
+    pub const LINUX: ReadyToSend =
+        ReadyToSend { sq_psn: 0, max_rd_atomic: 4, ack_timeout: 17, retry_count: 7, rnr_retry: 7 };
 
     /// How the queue pairs of a pair are made.
     pub fn init(pd: PdId, cq: CqId) -> QpInit {
@@ -115,6 +110,40 @@ impl Pair {
             max_recv_sge: 4,
             max_inline: 96,
         }
+    }
+}
+
+impl<D: OverRoce> Pair<D> {
+    /// Two nodes whose providers are put into whatever is to be around them.
+    pub fn within(
+        seed: u64,
+        mtu: usize,
+        v6: bool,
+        limits: Limits,
+        around: impl Fn(Roce) -> D,
+    ) -> Self {
+        let mut rng = Rng::new(seed);
+        let nodes = [1u8, 2].map(|n| {
+            let ip = if v6 {
+                IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n as u16))
+            } else {
+                IpAddr::V4(Ipv4Addr::new(10, 0, 0, n))
+            };
+            let mac = [0x52, 0x54, 0, 0, 0, n];
+            let port = PortConfig { mac, addresses: std::vec![ip], mtu };
+            let mut roce = Roce::new(port, limits, &mut rng);
+            let pd = roce.alloc_pd().unwrap();
+            let cq = roce.create_cq(4096).unwrap();
+            let init = Pair::init(pd, cq);
+            let qp = roce.create_qp(&init, &mut rng).unwrap();
+            let (arena, tx) = (Arena::on_heap(16 << 20), TxBuffer::new());
+            Node { roce: around(roce), arena, pd, cq, qp, mac, ip, tx, hears_no_acks: false }
+        });
+        let mut network = Network::new(seed);
+        for node in &nodes {
+            network.add_node(&[node.mac]);
+        }
+        Pair { nodes, network }
     }
 
     /// The way from node `n` to the other.
@@ -149,13 +178,17 @@ impl Pair {
         }
     }
 
-    /// The way Linux connects: ACK timeout 17 (537 ms), 7 retries.
-    pub const LINUX: ReadyToSend =
-        ReadyToSend { sq_psn: 0, max_rd_atomic: 4, ack_timeout: 17, retry_count: 7, rnr_retry: 7 };
+    /// Lends node `n` to an engine, with other chance at every moment.
+    pub fn context<T>(&mut self, n: usize, act: impl FnOnce(&mut EngineContext<'_, D>) -> T) -> T {
+        let now = self.network.now;
+        let mut rng = Rng::new(now.as_nanos() + n as u64);
+        let Node { roce: provider, arena, .. } = &mut self.nodes[n];
+        act(&mut EngineContext { provider, arena, now, rng: &mut rng })
+    }
 
     /// Gives node `n` a frame, now.
     pub fn deliver(&mut self, n: usize, bytes: &[u8]) -> Verdict {
-        self.nodes[n].roce.handle_frame(0, bytes, self.network.now)
+        self.nodes[n].roce.roce().handle_frame(0, bytes, self.network.now)
     }
 
     /// One step: to the next moment at which anything happens. False if nothing ever will.
@@ -164,7 +197,7 @@ impl Pair {
     }
 
     /// Steps until `done` or until `limit` has passed; returns whether it was done.
-    pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&mut Pair) -> bool) -> bool {
+    pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&mut Pair<D>) -> bool) -> bool {
         let end = self.network.now + limit;
         loop {
             if done(self) {

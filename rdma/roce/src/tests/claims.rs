@@ -525,6 +525,7 @@ fn a_request_that_does_not_fit_is_refused() {
     for address in [[255; 4], [224, 0, 0, 5], [0; 4]] {
         let bytes = req(HOST, 7, |bytes| {
             for at in [26, DATA + 68, PRIVATE + 16] {
+                netsim::label!(address, at);
                 bytes[at..at + 4].copy_from_slice(&address);
             }
         });

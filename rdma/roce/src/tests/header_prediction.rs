@@ -66,6 +66,7 @@ fn any_bit_that_differs_is_treated_alike() {
     for n in 0..4 {
         for bit in 0..8 * (LEN + 8) {
             for sealed in [false, true] {
+                netsim::label!(n, bit, sealed);
                 let change = |frame: &mut Vec<u8>| {
                     frame[bit / 8] ^= 1 << (bit % 8);
                     if sealed {
@@ -84,6 +85,7 @@ fn any_bit_that_differs_is_treated_alike() {
 fn any_length_is_treated_alike() {
     for n in 0..4 {
         for len in 0..70 {
+            netsim::label!(n, len);
             let cut = |frame: &mut Vec<u8>| frame.truncate(len);
             assert_eq!(outcome(true, n, cut), outcome(false, n, cut), "frame {n} of {len} bytes");
         }

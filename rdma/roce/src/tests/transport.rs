@@ -44,6 +44,7 @@ fn send_with_every_suffix_and_size() {
     {
         for size in [0, 1, 255, 256, 257, 1024, 4096, 4097, 20_001] {
             for suffix in 0..3 {
+                netsim::label!(mtu, v6, size, suffix);
                 let mut pair = connected(mtu, v6);
                 let mut rng = Rng::new(size as u64);
                 let [a, b] = &mut pair.nodes;

@@ -82,6 +82,7 @@ fn every_first_psn_and_every_lost_frame() {
         let frames = run(first & 0xff_ffff, usize::MAX, false);
         assert!(frames > 14, "{frames} frames");
         for lost in 0..frames {
+            netsim::label!(first, lost);
             run(first & 0xff_ffff, lost, first % 2 == 0);
         }
     }

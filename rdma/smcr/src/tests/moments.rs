@@ -141,6 +141,7 @@ fn any_frame_may_be_lost(version: u8) {
 fn a_link_may_be_cut_at_any_moment(version: u8) {
     let mut exact = 0;
     for n in 0..frames(version) {
+        netsim::label!(version, n);
         for port in 0..2 {
             let mut talk = at_frame(version, n);
             // Before the second link stands there is nowhere to go.
@@ -182,6 +183,7 @@ fn both_hosts_may_start_anew_at_any_moment(version: u8) {
 fn both_sides_may_end_at_any_moment(version: u8) {
     for n in 0..frames(version) {
         for (first, second) in [(false, false), (false, true), (true, false), (true, true)] {
+            netsim::label!(version, n, first, second);
             let mut talk = at_frame(version, n);
             for (host, abort) in [(0, first), (1, second)] {
                 let Some(id) = talk.id(host).filter(|_| abort) else {

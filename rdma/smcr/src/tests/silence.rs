@@ -111,6 +111,7 @@ fn clc_messages_may_be_lost_late_or_declined(version: u8) {
                 (Fate::Lost, End::Reset),
                 (declined, End::Tcp),
             ] {
+                netsim::label!(again, fate);
                 let what = std::format!("{message} {fate:?}, again: {again}");
                 let (mut w, at) = begin(version, 1, again);
                 let valve = Valve { to, at: number, what: fate, seen: 0, late: Vec::new() };

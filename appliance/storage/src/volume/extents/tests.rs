@@ -200,6 +200,7 @@ fn one_copy_lost_is_told() {
 #[test]
 fn space_is_zeroed_joined_and_used_again() {
     for zeroes in [true, false] {
+        netsim::label!(zeroes);
         let (mut disk, mut store) = claimed(0xaa, zeroes);
         let unit = UNIT / 512;
         for (change, expected) in [

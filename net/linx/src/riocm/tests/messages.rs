@@ -10,6 +10,7 @@ fn bytes(seed: usize, length: usize) -> Vec<u8> {
 fn all_sizes_both_ways_of_fragmentation() {
     for how in [Fragmentation::Simple, Fragmentation::Patch] {
         for mtu in [65, 72, 100, 256, 1001, 4088, 4096] {
+            netsim::label!(how, mtu);
             let configs = [0, 1].map(|n| ConnectionConfig { fragmentation: how, ..config(n) });
             let mut sides = connected(configs, [mtu; 2]);
             let step = usize::from(mtu);
@@ -48,6 +49,7 @@ fn windows_are_sent_where_they_lie() {
         let configs = [0, 1].map(|n| ConnectionConfig { fragmentation: how, ..config(n) });
         let mut sides = connected(configs, [1000; 2]);
         for (first, second) in [(0, 0), (4, 60), (4, 0), (4, 5000), (3000, 3001), (4, 65532)] {
+            netsim::label!(how, first, second);
             let whole = bytes(3, first + second);
             let windows = [&whole[..first], &whole[first..]].map(|part| {
                 let window = memory(part.len() + 8).slice(0, part.len()).unwrap();
@@ -166,6 +168,7 @@ fn parts_that_do_not_fit() {
         (Fault::TooMany, (1..34).map(|id| (id, start(100), zeros(72))).collect()),
     ];
     for early in [false, true] {
+        netsim::label!(early);
         for (fault, packets) in &cases {
             let mut it = Against::new(100);
             it.connect();

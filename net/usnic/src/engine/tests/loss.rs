@@ -187,6 +187,7 @@ fn the_window_reaches_as_far_as_it_does() {
 #[test]
 fn a_lost_packet_comes_again_within_a_millisecond() {
     for lost in 0..46 {
+        netsim::label!(lost);
         let mut world = World::new(Setup::default());
         // Round trips are known.
         for _ in 0..20 {

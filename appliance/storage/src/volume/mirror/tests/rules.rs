@@ -150,6 +150,7 @@ fn a_flush_of_a_member_that_is_left_out_is_done_by_the_other() {
 fn a_write_that_both_members_fail_leaves_them_equal() {
     for power in [false, true] {
         for reverse in [false, true] {
+            netsim::label!(power, reverse);
             let mut world = World::new();
             world.write(3, 0xaa);
             world.log();
@@ -372,6 +373,7 @@ fn a_copy_goes_on_where_it_was() {
     world.tend();
     // All regions are to be copied; the third takes a while, and then the last one.
     for hangs in [16, 24] {
+        netsim::label!(hangs);
         for _ in 0..30 {
             let waits = |request: &Request| data(request) && request.sector >= RESERVED + hangs;
             world.disks[0].end(any, None);
