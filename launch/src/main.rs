@@ -85,8 +85,8 @@ fn carry_out(command: Verb) -> Result<()> {
         }
         Verb::Test(options) => test::test(&options),
         Verb::Bench { suites, keys } => {
-            let image = built(&[Purpose::Host, Purpose::Run], false, &Families::default())?;
-            bench::bench(&image, &suites, &keys)
+            setup::install(&[Purpose::Build, Purpose::Host, Purpose::Run])?;
+            bench::bench(&suites, &keys)
         }
         Verb::Image(options) => {
             let families = &options.families;

@@ -131,6 +131,9 @@ struct Counts {
     unmatched: u64,
     filtered: u64,
     not_ready: u64,
+    /// Accesses to registers.
+    register_reads: u64,
+    register_writes: u64,
     roce_sent: u64,
     roce_received: u64,
     roce_dropped: u64,
@@ -295,6 +298,7 @@ impl Function for Mlx5 {
     }
 
     fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]) {
+        self.counts.register_reads += 1;
         self.take_reset();
         if bar != 0 || self.is_silent() {
             return into.fill(0xff);
@@ -311,6 +315,7 @@ impl Function for Mlx5 {
         machine: &mut dyn Machine,
     ) {
         self.now = now;
+        self.counts.register_writes += 1;
         self.take_reset();
         if bar != 0 || self.is_silent() {
             return;
@@ -362,6 +367,16 @@ impl Function for Mlx5 {
         self.config.put(4, &[control[0] & !4, control[1]]);
     }
 
+    fn order(&mut self, words: &str) -> Result<(), String> {
+        match words {
+            "repair" => self.repair(),
+            "link-down" => self.link = false,
+            "link-up" => self.link = true,
+            name => self.inject(Fault::named(name)?),
+        }
+        Ok(())
+    }
+
     fn counters(&self) -> Vec<(String, u64)> {
         let counts = &self.counts;
         let counted = [
@@ -376,6 +391,8 @@ impl Function for Mlx5 {
             ("unmatched", counts.unmatched),
             ("filtered", counts.filtered),
             ("not_ready", counts.not_ready),
+            ("register_reads", counts.register_reads),
+            ("register_writes", counts.register_writes),
             ("roce_sent", counts.roce_sent),
             ("roce_received", counts.roce_received),
             ("roce_dropped", counts.roce_dropped),
