@@ -1,8 +1,8 @@
 //! `./isthmus bench mlx5`: what an I/O costs the appliance whose card does RoCE.
 //!
-//! One stock Linux client with `mlx5_ib` has two appliances on two wires: one as it is shipped but that it halts as soon
-//! as it has nothing to do, and one with `always_invalidate` off besides. Each wire is a model of ConnectX with two
-//! functions. A QEMU plugin counts the instructions that each appliance executes, the model the accesses to its
+//! One stock Linux client with `mlx5_ib` has three appliances on three wires, which halt as soon as they have nothing to do:
+//! one that serves a volume, one with `always_invalidate` off besides, and one that speaks SMC-R. Each wire is a model of
+//! ConnectX with two functions. A QEMU plugin counts the instructions that each appliance executes, the model the accesses to its
 //! registers; what an appliance executes while nothing is asked of it is taken off.
 //!
 //! No card was seen: the model does what a card would, at once and at no cost.
@@ -22,12 +22,16 @@ use crate::instructions::{Counters, Plugin};
 use crate::report::{Bar, Report};
 use crate::rnbd::{READ_4K_QD32, ROUNDS, WRITE_4K_QD32, fio};
 
-/// What the appliances have on their command lines: fresh keys for each request, and lasting ones.
-const WORDS: &str = "isthmus.system.idle_after_us=0 isthmus.volume.0.size=64MiB \
-    isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID";
-const KINDS: [&str; 2] = ["", "isthmus.rnbd.always_invalidate=false"];
+/// What the appliances have on their command lines: fresh keys for each request, lasting ones, SMC-R.
+const WORDS: &str = "isthmus.system.idle_after_us=0 isthmus.volume.0.size=64MiB";
+const KINDS: [&str; 3] = [
+    "",
+    "isthmus.rnbd.always_invalidate=false",
+    "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID",
+];
 const FRESH: usize = 0;
 const LASTING: usize = 1;
+const SMC: usize = 2;
 
 /// Rounds of an echo, beside a run with a tenth of them.
 const ECHOES: u32 = 1000;
@@ -52,7 +56,7 @@ pub fn bench() -> Result<()> {
         runs.push(run);
     }
     let step = progress::step("a round of 64 bytes over SMC-R");
-    let echoes: Result<Vec<Run>> = (0..ROUNDS).map(|_| site.echo(FRESH)).collect();
+    let echoes: Result<Vec<Run>> = (0..ROUNDS).map(|_| site.echo(SMC)).collect();
     let echo = median(echoes?)?;
     step.done(&format!("{echo:.2?}"));
     let most = |of: fn(&Run) -> f64| runs.iter().map(of).fold(0.0, f64::max);
@@ -178,7 +182,7 @@ struct Site {
 impl Site {
     fn boot() -> Result<Site> {
         let step =
-            progress::step("booting two appliances and a Linux client, with models of ConnectX");
+            progress::step("booting three appliances and a Linux client, with models of ConnectX");
         let program = Program::with_vfio_user()?;
         let plugin = Plugin::compile_for(&program)?;
         let appliances = (0..KINDS.len()).map(|n| Appliance::boot(&plugin, &program, n));
@@ -190,7 +194,7 @@ impl Site {
         let mut client = Guest::start("client", spec)?;
         client.wait_up()?;
         client.sh("modprobe mlx5_core")?;
-        client.wait_until("[ -e /sys/class/net/eth1 ]", PATIENCE)?;
+        client.wait_until("[ -e /sys/class/net/eth2 ]", PATIENCE)?;
         for n in 0..KINDS.len() {
             client.sh(&format!("ip link set eth{n} up && ip addr add 10.0.{n}.2/24 dev eth{n}"))?;
             let up = format!("[ $(cat /sys/class/net/eth{n}/operstate) = up ]");
@@ -199,6 +203,8 @@ impl Site {
         client.sh("modprobe -a mlx5_ib rnbd-client && sleep 1")?;
         for n in 0..KINDS.len() {
             client.sh(&format!("ping -c 1 -W 5 10.0.{n}.1"))?;
+        }
+        for n in [FRESH, LASTING] {
             let path = format!("ip:10.0.{n}.2@ip:10.0.{n}.1");
             map(&mut client, &format!("s{n}"), &path, "ram0", "")?;
             client.sh(&format!(
@@ -207,8 +213,8 @@ impl Site {
         }
         smc::prepare(&mut client)?;
         let mut site = Site { client, appliances };
-        site.ask(FRESH, 10)?;
-        site.speaks_smc(FRESH)?;
+        site.ask(SMC, 10)?;
+        site.speaks_smc(SMC)?;
         step.done("all are up");
         let step = progress::step("counting while idle");
         for appliance in &mut site.appliances {

@@ -202,6 +202,9 @@ enum Model {
         /// It has no RoCE
         #[arg(long)]
         no_roce: bool,
+        /// Priorities with flow control, a bit for each
+        #[arg(long, default_value_t = 0)]
+        flow_control: u8,
         /// Commands are answered so many microseconds late
         #[arg(long)]
         late: Option<u64>,
@@ -398,6 +401,7 @@ fn main() -> Result<()> {
             number: model,
             mtu,
             no_roce,
+            flow_control,
             late,
             out_of_order,
             fault,
@@ -412,8 +416,14 @@ fn main() -> Result<()> {
             for (number, socket) in sockets.into_iter().enumerate() {
                 let [a, b, c, d, _, _] = mlx5::MAC;
                 let mac = [a, b, c, d, model, 1 + number as u8];
-                let settings =
-                    mlx5::Config { device, mac, mtu, roce: !no_roce, ..Default::default() };
+                let settings = mlx5::Config {
+                    device,
+                    mac,
+                    mtu,
+                    flow_control,
+                    roce: !no_roce,
+                    ..Default::default()
+                };
                 let mut nic = Mlx5::new(settings).with_cable(cable.end(number));
                 late.into_iter().for_each(|late| nic.inject(mlx5::Fault::Late(1000 * late)));
                 if out_of_order {

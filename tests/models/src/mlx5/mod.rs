@@ -98,6 +98,8 @@ pub struct Config {
     pub start_up: Nanoseconds,
     /// It may receive what is not for it.
     pub trusted: bool,
+    /// Priorities with flow control, a bit for each.
+    pub flow_control: u8,
     /// What of a frame must be in the work request itself: 0 nothing, 1 layer 2, 2 IP, 3 TCP or UDP.
     pub min_inline: u8,
 }
@@ -113,6 +115,7 @@ impl Default for Config {
             pages: [33, 700, 300],
             start_up: 0,
             trusted: true,
+            flow_control: 0,
             min_inline: 1,
         }
     }
@@ -139,6 +142,11 @@ struct Counts {
     roce_dropped: u64,
     naks: u64,
     timeouts: u64,
+    /// What a queue counter tells: packets out of sequence, requests that came again, RNR NAKs and others that came.
+    out_of_sequence: u64,
+    again: u64,
+    not_ready_naks: u64,
+    sequence_naks: u64,
     /// Work requests of queue pairs, by opcode.
     requests: BTreeMap<u8, u64>,
 }

@@ -71,13 +71,17 @@ impl Mlx5 {
         match ahead(packet.sequence, pair.expected) {
             0 => {}
             1.. => {
+                self.counts.out_of_sequence += 1;
                 if !std::mem::replace(&mut pair.complained, true) {
                     let sequence = pair.expected;
                     self.answer_with(number, sequence, OUT_OF_ORDER);
                 }
                 return;
             }
-            _ => return self.take_again(number, packet),
+            _ => {
+                self.counts.again += 1;
+                return self.take_again(number, packet);
+            }
         }
         pair.complained = false;
         let taken = match packet.operation {
