@@ -47,6 +47,10 @@ pub enum Fault {
     SendFails(u8),
     /// The next received frame fails with this syndrome.
     ReceiveFails(u8),
+    /// The next request of a queue pair that is done has failed with this syndrome.
+    RequestFails(u8),
+    /// The next message that a queue pair receives fails with this syndrome.
+    MessageFails(u8),
     /// Nothing is sent any more. Lasts.
     NeverSends,
     /// The next RoCE packet that arrives is lost.

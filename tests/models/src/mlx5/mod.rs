@@ -164,6 +164,8 @@ pub struct Mlx5 {
     pub sent: Vec<Vec<u8>>,
     cable: Option<Arc<Mutex<Cable>>>,
     counts: Counts,
+    /// See [`Mlx5::transport_counts`].
+    counted_at_reset: [u64; 5],
     state: State,
     now: Nanoseconds,
     /// For its next turn: pages, and send queues.
@@ -192,6 +194,7 @@ impl Mlx5 {
             sent: Vec::new(),
             cable: None,
             counts: Counts::default(),
+            counted_at_reset: [0; 5],
             state: State::new(&settings, 0),
             now: 0,
             asking: None,
@@ -287,6 +290,14 @@ impl Mlx5 {
         }
     }
 
+    /// What a driver reads of queue pairs: packets out of sequence, requests that came again, RNR NAKs and others that came,
+    /// timeouts.
+    fn transport_counts(&self) -> [u64; 5] {
+        let counts = &self.counts;
+        let naks = [counts.not_ready_naks, counts.sequence_naks];
+        [counts.out_of_sequence, counts.again, naks[0], naks[1], counts.timeouts]
+    }
+
     fn is_silent(&self) -> bool {
         self.has(Fault::AllOnes) || self.has(Fault::AllOnesForEver)
     }
@@ -367,6 +378,7 @@ impl Function for Mlx5 {
     fn reset(&mut self) {
         self.faults.retain(|fault| !matches!(fault, Fault::Fatal(_) | Fault::AllOnes));
         self.counts.resets += 1;
+        self.counted_at_reset = self.transport_counts();
         self.state = State::new(&self.settings, self.now);
         self.state.capabilities = capabilities::all(&self.settings, &self.faults);
         let mut control = [0; 2];

@@ -674,9 +674,20 @@ impl Mlx5 {
     fn retire(&mut self, number: u32, machine: &mut dyn Machine) {
         loop {
             let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
-            let Some(syndrome) = pair.requests.front().and_then(|request| request.done) else {
+            let Some(mut syndrome) = pair.requests.front().and_then(|request| request.done) else {
                 break;
             };
+            let fails = |fault| match fault {
+                Fault::RequestFails(syndrome) => Some(syndrome),
+                _ => None,
+            };
+            if let Some(fault) = self.once(fails)
+                && let Some(pair) = self.state.queue_pairs.get_mut(&number)
+                && let Some(request) = pair.requests.front_mut()
+            {
+                (syndrome, request.done) = (fault, Some(fault));
+            }
+            let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
             if syndrome != 0 {
                 return self.fail_pair(number, machine);
             }

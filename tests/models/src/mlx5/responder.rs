@@ -1,6 +1,5 @@
 //! Responders: receives, remote memory, answers.
 
-use super::Mlx5;
 use super::completion_queue::{SEND, SEND_IMMEDIATE, SEND_INVALIDATE, WRITE_IMMEDIATE};
 use super::fields::{be32, get, put16, put32};
 use super::memory_key::{
@@ -10,6 +9,7 @@ use super::packet::{self, Packet, Path, Remote, is_ipv4};
 use super::queue_pair::{Service, State};
 use super::requester::{SEQUENCE, ahead};
 use super::work_request::{SEGMENT, Segment};
+use super::{Fault, Mlx5};
 use crate::Machine;
 
 /// Packets that answer at a time.
@@ -430,6 +430,14 @@ impl Mlx5 {
         solicited: bool,
         machine: &mut dyn Machine,
     ) {
+        let fails = |fault| match fault {
+            Fault::MessageFails(syndrome) => Some(syndrome),
+            _ => None,
+        };
+        if let Some(syndrome) = self.once(fails) {
+            self.complete_failed(number, 0, index, syndrome, false, machine);
+            return self.fail_pair(number, machine);
+        }
         let Some(pair) = self.state.queue_pairs.get(&number) else { return };
         put32(&mut entry, 0x20, pair.user_index);
         put32(&mut entry, 0x38, number);

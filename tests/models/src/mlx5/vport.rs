@@ -121,15 +121,9 @@ impl Mlx5 {
                 }
                 output.resize(0x100, 0);
                 put32(&mut output, 0x30, self.state.vport.out_of_buffers);
-                let counts = &self.counts;
-                for (at, count) in [
-                    (0x38, counts.out_of_sequence),
-                    (0x40, counts.again),
-                    (0x48, counts.not_ready_naks),
-                    (0x50, counts.sequence_naks),
-                    (0x60, counts.timeouts),
-                ] {
-                    put32(&mut output, at, count as u32);
+                let counted = self.transport_counts().into_iter().zip(self.counted_at_reset);
+                for ((count, before), at) in counted.zip([0x38, 0x40, 0x48, 0x50, 0x60]) {
+                    put32(&mut output, at, (count - before) as u32);
                 }
             }
         }
