@@ -90,7 +90,8 @@ fn carry_out(command: Verb) -> Result<()> {
         Verb::Demo => demo::demo(&built(&[Purpose::Run, Purpose::Guest], &usual)?),
         Verb::Test(options) => test::test(&options),
         Verb::Bench { suites, keys } => {
-            bench::bench(&built(&[Purpose::Host, Purpose::Run], &usual)?, &suites, &keys)
+            setup::install(&[Purpose::Build, Purpose::Host, Purpose::Run])?;
+            bench::bench(&suites, &keys)
         }
         Verb::Image(options) => {
             let families = options.families.clone();
@@ -100,8 +101,8 @@ fn carry_out(command: Verb) -> Result<()> {
             Ok(())
         }
         Verb::Release(options) => {
-            let families = &options.families;
-            let build = || Ok(built(&[], false, families)?.elf);
+            let wanted = build::Options { families: options.families.clone(), ..usual };
+            let build = || Ok(built(&[], &wanted)?.elf);
             let (path, key) = release::release(&options, build)?;
             println!("{}\nappliances take it with, in [system]: {key}", path.display());
             Ok(())

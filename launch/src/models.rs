@@ -1,6 +1,7 @@
 //! Device models, shown to machines over vfio-user: the process that serves them.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -55,7 +56,7 @@ impl ModelServer {
         let mut server = Command::new(program);
         let sockets: Vec<PathBuf> = (0..count).map(|n| socket(directory.path(), n)).collect();
         server.arg(name).args(&sockets).args(options);
-        server.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        server.stdin(Stdio::piped()).stdout(output.try_clone()?).stderr(output);
         command::end_with_us(&mut server);
         let line = command::shell_line(&server);
         let process = server.spawn().with_context(|| format!("could not start `{line}`"))?;
@@ -107,6 +108,41 @@ impl ModelServer {
             bail!("the model's server ended ({status}):\n{}", self.output());
         }
         Ok(self.output())
+    }
+
+    /// Has function number `number` of a running model do something, in the model's own words.
+    pub fn order(&mut self, number: usize, words: &str) -> Result<()> {
+        self.ask(&format!("{number} {words}")).map(drop)
+    }
+
+    /// What a running model has counted so far, as [`ModelServer::counters`].
+    pub fn counters_so_far(&mut self) -> Result<String> {
+        self.ask("counters")
+    }
+
+    /// Gives an order and waits for its answer, without the last line, which says how it went.
+    fn ask(&mut self, line: &str) -> Result<String> {
+        let begin = self.output().len();
+        let input = self.process.stdin.as_mut().context("the model's server takes no orders")?;
+        writeln!(input, "{line}").with_context(|| self.output())?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let said = self.output().split_off(begin);
+            let end = said
+                .lines()
+                .enumerate()
+                .find(|(_, line)| line.starts_with("done") || line.starts_with("refused"));
+            if let Some((count, end)) = end.filter(|_| said.ends_with('\n')) {
+                if end != "done" {
+                    bail!("`{line}`: {end}");
+                }
+                return Ok(said.lines().take(count).map(|line| format!("{line}\n")).collect());
+            }
+            if Instant::now() > deadline || self.process.try_wait()?.is_some() {
+                bail!("the model's server does not answer `{line}`:\n{}", self.output());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// What it has printed so far.

@@ -179,13 +179,20 @@ pub(super) fn interfaces(state: &mut State, from: usize, count: usize) -> Vec<Va
     let stack = state.plane.rdma_stack.as_ref();
     let row = |(slot, report): (&PortSlot, PortReport)| {
         let is_own = slot.punt_port.is_none();
-        let by_card = is_own && stack.is_some_and(|stack| stack.providers.has_card(slot.place));
-        interface(slot, &report, by_card)
+        let providers = stack.filter(|_| is_own).map(|stack| &stack.providers);
+        let by_card = providers.is_some_and(|providers| providers.has_card(slot.place));
+        let flow_control = providers.and_then(|providers| providers.flow_control(slot.place));
+        interface(slot, &report, by_card, flow_control)
     };
     ports.map(row).collect()
 }
 
-fn interface(slot: &PortSlot, report: &PortReport, by_card: bool) -> Value {
+fn interface(
+    slot: &PortSlot,
+    report: &PortReport,
+    by_card: bool,
+    flow_control: Option<String>,
+) -> Value {
     let counters = &report.counters;
     let [a, b, c, d, e, f] = slot.mac;
     let texts = |list: &[String]| Value::list(list.iter().cloned().map(Value::from));
@@ -198,6 +205,7 @@ fn interface(slot: &PortSlot, report: &PortReport, by_card: bool) -> Value {
         ("gateways", texts(&slot.addresses.gateways)),
         ("dhcp_lease", slot.addresses.lease.into()),
         ("roce", if by_card { "hardware" } else { "software" }.into()),
+        ("flow_control", flow_control.into()),
         ("rx_frames", counters.rx_frames.into()),
         ("rx_bytes", counters.rx_bytes.into()),
         ("rx_errors", counters.rx_errors.into()),

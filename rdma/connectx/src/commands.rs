@@ -1,6 +1,7 @@
 //! Commands, one at a time: those that are waited for, and jobs that nobody waits for, in order.
 
 use super::pair::Gone;
+use super::readings::Reading;
 use super::{ConnectX, Error, context};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -42,6 +43,8 @@ pub enum Job {
     MakeKey,
     /// The GID at an index is to be what the address there says.
     SetGid(u16),
+    /// A counter or a setting is to be read.
+    Read(Reading),
 }
 
 /// The job that is under way, and since when.
@@ -114,8 +117,8 @@ impl ConnectX {
                 continue;
             }
             let Some(job) = self.next_job() else { return };
-            let Some((command, input)) = self.input(&job) else { continue };
-            match self.function.give(command, 0, &input, BRIEF) {
+            let Some((command, operation, input, output)) = self.input(&job) else { continue };
+            match self.function.give(command, operation, &input, output) {
                 Ok(()) => self.doing = Some(Doing { job, since: self.now }),
                 Err(error) => self.is_done(job, Err(error)),
             }
@@ -143,17 +146,23 @@ impl ConnectX {
     /// Does all jobs that there are, waiting for each.
     pub(super) fn do_jobs(&mut self) -> Result<(), Error> {
         while let Some(job) = self.jobs.pop_front() {
-            let Some((command, input)) = self.input(&job) else { continue };
-            let answer = self.ask(command, 0, &input, BRIEF)?;
+            let Some((command, operation, input, output)) = self.input(&job) else { continue };
+            let answer = match (self.ask(command, operation, &input, output), &job) {
+                // It may not be asked.
+                (Err(Error::Card(mlx5::Error::Status(..))), Job::Read(_)) => continue,
+                (answer, _) => answer?,
+            };
             self.is_done(job, Ok(answer));
         }
         Ok(())
     }
 
-    /// The command of a job. None if there is nothing to be done any more.
-    fn input(&self, job: &Job) -> Option<(Command, Vec<u8>)> {
+    /// The command of a job, with its operation, input, and the bytes of its answer. None if there is nothing to be done
+    /// any more.
+    fn input(&self, job: &Job) -> Option<(Command, u16, Vec<u8>, usize)> {
         let pair = |qp: &QpId| self.pairs.get(qp.0);
-        Some(match job {
+        let (command, input) = match job {
+            Job::Read(reading) => return Some(self.reading(*reading)),
             Job::Connect(qp) => (INIT2RTR_QP, pair(qp)?.to_receive()),
             Job::Ready(qp) => (RTR2RTS_QP, pair(qp)?.to_send()),
             Job::Fail(qp) => (TO_ERROR, number(pair(qp)?.number)),
@@ -165,7 +174,8 @@ impl ConnectX {
                 (super::domains::CREATE_MKEY, super::mkey::create_spare(self.own_domain.0))
             }
             Job::SetGid(index) => (SET_ROCE_ADDRESS, self.gid(*index)),
-        })
+        };
+        Some((command, 0, input, BRIEF))
     }
 
     /// The GID at an index, which is none where there is no address.
@@ -188,10 +198,13 @@ impl ConnectX {
 
     /// A job was answered.
     fn is_done(&mut self, job: Job, answer: Result<Vec<u8>, mlx5::Error>) {
-        if answer.is_err() {
+        // What may not be read stays unknown.
+        if answer.is_err() && !matches!(job, Job::Read(_)) {
             self.counters.refused += 1;
         }
         match (job, answer) {
+            (Job::Read(reading), Ok(answer)) => self.is_read(reading, &answer),
+            (Job::Read(_), Err(_)) => {}
             (Job::Connect(qp), Ok(_)) => self.reaches(qp, QpState::Rtr),
             (Job::Ready(qp), Ok(_)) => self.reaches(qp, QpState::Rts),
             (Job::Connect(qp) | Job::Ready(qp), Err(_)) => {

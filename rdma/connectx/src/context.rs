@@ -38,6 +38,8 @@ pub struct Make {
     pub domain: u32,
     pub page: u32,
     pub completions: u32,
+    /// The counter set.
+    pub counters: u32,
     /// What completions call it.
     pub user: u32,
     pub buffer: Buffer,
@@ -83,6 +85,7 @@ pub fn create(make: &Make) -> Vec<u8> {
         None => set(context, 0x565, 3, 3),
     }
     set(context, 0x51, 4, make.send_log);
+    set(context, 0x60, 8, make.counters);
     set(context, 0x68, 24, make.page);
     set(context, 0x88, 24, make.user);
     set(context, 0xa3, 5, make.buffer.log_page);
@@ -102,6 +105,7 @@ pub fn init(number: u32, make: &Make, qkey: u32) -> Vec<u8> {
     set(context, 8, 8, make.service as u32);
     set(context, 0x13, 2, 3);
     set(context, 0x28, 24, make.domain);
+    set(context, 0x60, 8, make.counters);
     set(context, 0x88, 24, make.user);
     set(context, 0x1e8, 8, 1); // port
     set(context, 0x3e8, 24, make.completions);

@@ -24,13 +24,10 @@ impl ConnectX {
         while let Some(event) = self.function.pair_event() {
             self.take_event(event);
         }
-        while let Some(queue) = self.function.told() {
-            if queue == self.ring.number {
-                self.ring.has_told();
-            }
-        }
+        self.take_told();
         self.watch_link();
         self.reap();
+        self.read_counters();
         self.go_on();
         self.manage(now);
         self.flush();
@@ -53,8 +50,19 @@ impl ConnectX {
 
     /// Asks for an interrupt when something completes; before a halt, with [`Port::set_interrupts`] of the port.
     pub fn arm(&mut self) {
-        let word = self.ring.arm();
-        self.function.arm(word, self.ring.number);
+        self.take_told();
+        if let Some(word) = self.ring.arm() {
+            self.function.arm(word, self.ring.number);
+        }
+    }
+
+    /// Takes in which completion queues have told of something.
+    fn take_told(&mut self) {
+        while let Some(queue) = self.function.told() {
+            if queue == self.ring.number {
+                self.ring.has_told();
+            }
+        }
     }
 
     /// Lists a queue pair that has requests which the card was not told of.
@@ -172,7 +180,7 @@ impl ConnectX {
                 }
             }
             Kind::ReceiveFailed(syndrome) => {
-                if let Some((id, _)) = pair.receives.retire(entry.counter) {
+                if let Some(id) = pair.receives.retire(entry.counter) {
                     let (cq, status) = (pair.recv_cq, status(syndrome));
                     let operation = CompletedOperation::Recv { length: 0, with: SendWith::Nothing };
                     self.complete(
@@ -192,7 +200,7 @@ impl ConnectX {
     #[inline]
     fn receive_is_done(&mut self, place: usize, entry: &Entry) {
         let Some(pair) = self.pairs.at_mut(place) else { return };
-        let Some((id, into)) = pair.receives.retire(entry.counter) else {
+        let Some(id) = pair.receives.retire(entry.counter) else {
             self.counters.completions_unknown += 1;
             return;
         };
@@ -210,7 +218,7 @@ impl ConnectX {
                 },
             },
         };
-        let datagram_from = match (pair.kind, into) {
+        let datagram_from = match (pair.kind, pair.receives.place(entry.counter)) {
             (QpType::Ud { .. }, Some(into)) => {
                 let header = management::header(into.as_slice());
                 Some((source(&header, entry.is_ipv4), entry.source))
@@ -233,6 +241,9 @@ impl ConnectX {
     fn requests_are_done(&mut self, place: usize, counter: u16, end: Status) {
         loop {
             let Some(pair) = self.pairs.at_mut(place) else { return };
+            if end == Status::Success && pair.sends.pass(counter) {
+                return;
+            }
             let Some((then, is_it)) = pair.sends.retire(counter) else {
                 self.counters.completions_unknown += 1;
                 return;

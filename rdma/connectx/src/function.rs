@@ -120,6 +120,12 @@ impl Function {
         self.0.borrow().arm(word, queue);
     }
 
+    /// Whether there is an event that was not taken.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.0.borrow().has_news()
+    }
+
     #[inline]
     pub(crate) fn pair_event(&self) -> Option<PairEvent> {
         self.port().pair_event()

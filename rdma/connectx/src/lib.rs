@@ -62,6 +62,7 @@ mod pair;
 mod pairs;
 mod pool;
 mod provider;
+mod readings;
 mod receive_queue;
 mod regions;
 mod requests;
@@ -71,6 +72,7 @@ mod setup;
 
 pub use error::Error;
 pub use function::{EthernetPort, Function};
+pub use readings::{CardCounters, FlowControl};
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -85,6 +87,7 @@ use management::Management;
 use pair::Pair;
 use pool::Pool;
 use rand_core::RngCore;
+use readings::Readings;
 use regions::Registration;
 use ring::Ring;
 use setup::KeyQueue;
@@ -167,6 +170,8 @@ pub struct ConnectX {
     /// What capabilities allow.
     log_most_reads: u32,
     fence: u8,
+    /// The firmware tells what it counts of congestion.
+    tells_congestion: bool,
     /// The link, as was told.
     link: bool,
     /// Our addresses, by the index of their GIDs, and how many there may be.
@@ -197,6 +202,7 @@ pub struct ConnectX {
     cm: Cm,
     management: Management,
     counters: Counters,
+    readings: Readings,
 }
 
 impl ConnectX {
@@ -222,10 +228,10 @@ impl ConnectX {
         self.addresses.contains(&Some(address))
     }
 
-    /// Whether something has completed that was not taken in.
+    /// Whether something has completed or happened that was not taken in.
     #[inline]
     pub fn pending(&self) -> bool {
-        self.ring.pending()
+        self.ring.pending() || self.function.has_news()
     }
 
     /// Whether the card is up, with RDMA.

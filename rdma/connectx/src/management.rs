@@ -183,6 +183,7 @@ impl ConnectX {
             domain: self.own_domain.0,
             page: self.abilities.page,
             completions: self.ring.number,
+            counters: self.readings.set,
             user: USER,
             buffer,
             record,
@@ -245,7 +246,7 @@ impl ConnectX {
 
     fn mad_arrives(&mut self, entry: &Entry) {
         let management = &mut self.management;
-        let Some((number, _)) = management.receives.retire(entry.counter) else {
+        let Some(number) = management.receives.retire(entry.counter) else {
             self.counters.completions_unknown += 1;
             return;
         };

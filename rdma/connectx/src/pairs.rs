@@ -65,6 +65,7 @@ impl ConnectX {
             domain,
             page: self.abilities.page,
             completions: self.ring.number,
+            counters: self.readings.set,
             user: 0,
             buffer: memory.buffer,
             record: memory.record,

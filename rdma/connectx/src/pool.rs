@@ -80,18 +80,16 @@ impl Pool {
         }
         // The value of that rank among those that it never had.
         let mut rank = below(256 - u32::from(key.count), rng);
-        for value in 0..=u8::MAX {
-            let (word, bit) = (usize::from(value >> 6), value & 63);
-            if key.used[word] >> bit & 1 == 1 {
-                continue;
-            }
-            if rank == 0 {
-                key.used[word] |= 1 << bit;
+        for (number, word) in key.used.iter_mut().enumerate() {
+            let unused = word.count_zeros();
+            if rank < unused {
+                let bit = nth_set(!*word, rank);
+                *word |= 1 << bit;
                 key.count += 1;
-                key.variant = value;
+                key.variant = 64 * number as u8 + bit as u8;
                 break;
             }
-            rank -= 1;
+            rank -= unused;
         }
         Some(place)
     }
@@ -159,6 +157,20 @@ impl Pool {
     }
 }
 
+/// The place of the bit of this rank among those that are set, of which there are more.
+fn nth_set(mut word: u64, mut rank: u32) -> u32 {
+    let mut place = 0;
+    for half in [32, 16, 8, 4, 2, 1] {
+        let below = (word & ((1 << half) - 1)).count_ones();
+        if rank >= below {
+            rank -= below;
+            word >>= half;
+            place += half;
+        }
+    }
+    place
+}
+
 /// A number below `end`, which is not 0; each as likely as any other, but for 1 in 2^32 / `end`.
 fn below(end: u32, rng: &mut dyn RngCore) -> u32 {
     (u64::from(rng.next_u32()) * u64::from(end) >> 32) as u32
@@ -208,6 +220,16 @@ mod tests {
             own.push(place);
         }
         assert!(values.len() >= 128);
+    }
+
+    #[test]
+    fn bits_are_found_by_rank() {
+        let mut chance = Chance(5);
+        for word in [1, 1 << 63, u64::MAX, chance.next_u64(), chance.next_u64()] {
+            let set: Vec<u32> = (0..64).filter(|bit| word >> bit & 1 == 1).collect();
+            let found = (0..word.count_ones()).map(|rank| nth_set(word, rank));
+            assert_eq!(found.collect::<Vec<_>>(), set);
+        }
     }
 
     #[test]

@@ -40,6 +40,29 @@ impl ConnectX {
         }
     }
 
+    /// Posts a request that is not short, to a queue pair that sends and has room.
+    fn post_long(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
+        let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let datagram = match (pair.kind, &request.datagram) {
+            (QpType::Rc, _) => None,
+            (QpType::Ud { .. }, Some(to)) if context::is_way(&to.address) => {
+                let local = to.address.local;
+                let index = self.addresses.iter().position(|known| *known == Some(local));
+                Some((to, index.ok_or(VerbsError::Invalid)? as u8))
+            }
+            (QpType::Ud { .. }, _) => return Err(VerbsError::Invalid),
+        };
+        let mut words = [0; LONGEST];
+        let control = requests::build(request, pair.key, &pair.most, datagram, &mut words)?;
+        let then = Then::User { id: request.id, signaled: request.signaled };
+        pair.sends.write(&mut words, control, then);
+        if !pair.listed {
+            pair.listed = true;
+            self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
+        }
+        Ok(())
+    }
+
     /// The index of the GID of an address of ours.
     fn index_of(&self, address: core::net::IpAddr) -> Option<u8> {
         let index = self.addresses.iter().position(|known| *known == Some(address))?;
@@ -245,36 +268,30 @@ impl Provider for ConnectX {
 
     #[inline]
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
-        let pair = self.pairs.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let mut pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         if !pair.sends.has_room() {
             // Perhaps requests are done that nobody wants to hear of.
             self.reap();
+            pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         }
-        let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         if pair.asked != QpState::Rts {
             return Err(VerbsError::WrongState);
         }
         if !pair.sends.has_room() {
             return Err(VerbsError::QueueFull);
         }
-        let datagram = match (pair.kind, &request.datagram) {
-            (QpType::Rc, _) => None,
-            (QpType::Ud { .. }, Some(to)) if context::is_way(&to.address) => {
-                let local = to.address.local;
-                let index = self.addresses.iter().position(|known| *known == Some(local));
-                Some((to, index.ok_or(VerbsError::Invalid)? as u8))
-            }
-            (QpType::Ud { .. }, _) => return Err(VerbsError::Invalid),
-        };
-        let mut words = [0; LONGEST];
-        let control = requests::build(request, pair.key, &pair.most, datagram, &mut words)?;
         let then = Then::User { id: request.id, signaled: request.signaled };
-        pair.sends.write(&mut words, control, then);
-        if !pair.listed {
-            pair.listed = true;
-            self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
+        if pair.kind == QpType::Rc
+            && let Some((control, rest)) = requests::short(request, pair.key, &pair.most)
+        {
+            pair.sends.write_short(&rest, control, then);
+            if !pair.listed {
+                pair.listed = true;
+                self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
+            }
+            return Ok(());
         }
-        Ok(())
+        self.post_long(qp, request)
     }
 
     #[inline]

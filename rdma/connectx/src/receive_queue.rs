@@ -85,6 +85,17 @@ impl ReceiveQueue {
             return Err(VerbsError::Invalid);
         }
         let index = self.posted as usize & (self.ids.len() - 1);
+        if request.into.is_empty() && self.places.is_empty() {
+            let at = index << (self.shape.log_bytes - 3);
+            self.words.store(at, TERMINATE.swap_bytes());
+            self.words.store(at + 1, 0);
+            if let Some(id) = self.ids.get_mut(index) {
+                *id = request.id;
+            }
+            self.posted = self.posted.wrapping_add(1);
+            self.record.store32(0, (self.posted & 0xffff).swap_bytes());
+            return Ok(());
+        }
         let mut at = index << (self.shape.log_bytes - 3);
         let end = at + (1 << (self.shape.log_bytes - 3));
         // A length of 0 would stand for 2 GiB.
@@ -109,21 +120,26 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The receive that is done, as a completion with this counter says: its id, and its place if it is for a datagram.
-    /// They are done in order; None if this is not the next one.
+    /// Where the receive with this counter goes, if it is for a datagram.
+    pub fn place(&self, counter: u16) -> Option<&Sges> {
+        self.places.get(usize::from(counter) & (self.ids.len() - 1))
+    }
+
+    /// The receive that is done, as a completion with this counter says: its id. They are done in order; None if this is
+    /// not the next one.
     #[inline]
-    pub fn retire(&mut self, counter: u16) -> Option<(u64, Option<Sges>)> {
+    pub fn retire(&mut self, counter: u16) -> Option<u64> {
         if self.posted == self.done || counter != self.done as u16 {
             return None;
         }
         let index = self.done as usize & (self.ids.len() - 1);
         self.done = self.done.wrapping_add(1);
-        Some((*self.ids.get(index)?, self.places.get(index).copied()))
+        self.ids.get(index).copied()
     }
 
     /// Takes a receive out that will never be done.
     pub fn give_up(&mut self) -> Option<u64> {
-        self.retire(self.done as u16).map(|(id, _)| id)
+        self.retire(self.done as u16)
     }
 }
 
@@ -166,7 +182,7 @@ mod tests {
             assert!(queue.retire(next.wrapping_add(1)).is_none());
             assert_eq!(record.load32(0).swap_bytes(), u32::from(next.wrapping_add(3)));
             for n in 0..3 {
-                let (id, _) = queue.retire(next.wrapping_add(n)).unwrap();
+                let id = queue.retire(next.wrapping_add(n)).unwrap();
                 assert_eq!(id, 3 * round + u64::from(n));
             }
             assert!(queue.retire(next.wrapping_add(3)).is_none());

@@ -119,6 +119,56 @@ impl Writer<'_> {
     }
 }
 
+/// What most requests are that a user posts: WRITEs, SENDs and READs of one block, not to be told apart by [`build`] from
+/// others: what follows the control segment. None if it is not such a one.
+#[inline(always)]
+pub fn short(request: &SendRequest<'_>, key: u32, most: &Most) -> Option<(Control, [u64; 6])> {
+    let mut control = Control { solicited: request.solicited, ..Control::default() };
+    let mut rest = [0; 6];
+    let (payload, at) = match &request.operation {
+        SendOperation::Write { payload, to, immediate } => {
+            (control.opcode, control.immediate) = match immediate {
+                None => (WRITE, 0),
+                Some(value) => (WRITE_IMMEDIATE, *value),
+            };
+            (rest[0], rest[1]) = (to.address, u64::from(to.rkey) << 32);
+            (payload, 2)
+        }
+        SendOperation::Send { payload, with } => {
+            (control.opcode, control.immediate) = match with {
+                SendWith::Nothing => (SEND, 0),
+                SendWith::Immediate(value) => (SEND_IMMEDIATE, *value),
+                SendWith::Invalidate(rkey) => (SEND_INVALIDATE, *rkey),
+            };
+            (payload, 0)
+        }
+        _ => return None,
+    };
+    control.segments = 1 + at / SEGMENT;
+    match *payload {
+        Payload::Windows([]) => {}
+        Payload::Windows([window]) if !window.is_empty() => {
+            if most.windows == 0 || window.len() > most.message {
+                return None;
+            }
+            rest[at] = (window.len() as u64) << 32 | u64::from(key);
+            rest[at + 1] = window.bus_address();
+            control.segments += 1;
+        }
+        // A length, and up to 12 bytes behind it.
+        Payload::Inline(bytes) if !bytes.is_empty() && bytes.len() <= most.inline.min(12) => {
+            let mut segment = [0; 16];
+            segment[..4].copy_from_slice(&((INLINE | bytes.len() as u64) as u32).to_be_bytes());
+            segment[4..4 + bytes.len()].copy_from_slice(bytes);
+            let both = u128::from_be_bytes(segment);
+            (rest[at], rest[at + 1]) = ((both >> 64) as u64, both as u64);
+            control.segments += 1;
+        }
+        _ => return None,
+    }
+    Some((control, rest))
+}
+
 /// Writes what a user posts, into words that are 0; `datagram` is where it goes and the index of the own GID.
 #[inline]
 pub fn build(
@@ -187,6 +237,55 @@ fn eight(into: &drivers::hal::Window) -> Result<drivers::hal::Window, VerbsError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use drivers::hal::Arena;
+
+    #[test]
+    fn short_requests_are_as_others() {
+        let mut arena = Arena::on_heap(1 << 16);
+        let window = arena.alloc(100, 64).unwrap();
+        let most = Most { windows: 2, inline: 40, message: 1000 };
+        let to = RemoteAddress { address: 0x1234_5678_9abc, rkey: 0x700 };
+        let empty = window.slice(0, 0).unwrap();
+        let payloads = [
+            Payload::Windows(&[]),
+            Payload::Windows(&[window]),
+            Payload::Windows(&[empty]),
+            Payload::Windows(&[window, window]),
+            Payload::Inline(&[]),
+            Payload::Inline(b"12345678"),
+            Payload::Inline(b"123456789012"),
+            Payload::Inline(b"1234567890123"),
+            Payload::Inline(&[7; 41]),
+        ];
+        let mut short_ones = 0;
+        for payload in payloads {
+            for operation in [
+                SendOperation::Send { payload, with: SendWith::Nothing },
+                SendOperation::Send { payload, with: SendWith::Immediate(7) },
+                SendOperation::Send { payload, with: SendWith::Invalidate(9) },
+                SendOperation::Write { payload, to, immediate: None },
+                SendOperation::Write { payload, to, immediate: Some(5) },
+            ] {
+                let request = SendRequest {
+                    id: 1,
+                    operation,
+                    signaled: true,
+                    solicited: true,
+                    datagram: None,
+                    carries: None,
+                    ack_lazily: false,
+                };
+                let mut words = [0; LONGEST];
+                let built = build(&request, 0x4500, &most, None, &mut words);
+                let Some((control, rest)) = short(&request, 0x4500, &most) else { continue };
+                short_ones += 1;
+                assert_eq!(Ok(control), built);
+                assert_eq!(rest[..], words[2..8]);
+                assert!(words[8..].iter().all(|word| *word == 0));
+            }
+        }
+        assert_eq!(short_ones, 4 * 5);
+    }
 
     #[test]
     fn the_longest_request_fits() {

@@ -63,6 +63,8 @@ pub struct Ring {
     told: u32,
     /// How often it has told of something, once armed.
     armed: u32,
+    /// It is armed, and has told of nothing since.
+    is_armed: bool,
 }
 
 impl Ring {
@@ -70,7 +72,17 @@ impl Ring {
     pub fn new(log: u32, record: Window, arena: &mut Arena) -> Result<Ring, VerbsError> {
         let buffer = Buffer::new(ENTRY << log, arena)?;
         let words = Cells::new(&buffer.window, 0, WORDS << log).ok_or(VerbsError::NoRoom)?;
-        let mut ring = Ring { buffer, words, record, log, number: 0, taken: 0, told: 0, armed: 0 };
+        let mut ring = Ring {
+            buffer,
+            words,
+            record,
+            log,
+            number: 0,
+            taken: 0,
+            told: 0,
+            armed: 0,
+            is_armed: false,
+        };
         ring.clear();
         Ok(ring)
     }
@@ -82,7 +94,7 @@ impl Ring {
             self.words.store(n * WORDS + 7, NEVER_WRITTEN.swap_bytes());
         }
         self.record.fill(0);
-        (self.taken, self.told, self.armed) = (0, 0, 0);
+        (self.taken, self.told, self.armed, self.is_armed) = (0, 0, 0, false);
     }
 
     #[inline(always)]
@@ -142,16 +154,20 @@ impl Ring {
         }
     }
 
-    /// Writes down that an event is wanted at the next entry; what the doorbell says of it.
-    pub fn arm(&mut self) -> u32 {
+    /// Writes down that an event is wanted at the next entry; what the doorbell says of it. None if that was done.
+    pub fn arm(&mut self) -> Option<u32> {
         self.tell();
+        if core::mem::replace(&mut self.is_armed, true) {
+            return None;
+        }
         let word = (self.armed & 3) << 28 | self.taken & 0xff_ffff;
         self.record.store32(4, word.swap_bytes());
-        word
+        Some(word)
     }
 
     /// The event has come.
     pub fn has_told(&mut self) {
+        self.is_armed = false;
         self.armed = self.armed.wrapping_add(1);
     }
 }

@@ -3,7 +3,9 @@
 //! a batch later, whatever its user wants to hear of.
 
 use super::function::Function;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use drivers::hal::{Cells, Window};
 use verbs::{MrId, VerbsError};
@@ -30,17 +32,29 @@ pub enum Then {
     Moved { key: u32 },
 }
 
-/// A request that the card has, or will be told of.
-#[derive(Clone, Copy, Debug)]
+/// A request that the card has, or will be told of. It begins where the one before it ends.
+#[derive(Clone, Copy, Debug, Default)]
 struct Work {
-    /// Its first block, and the one behind it.
-    first: u32,
+    /// What its user calls it.
+    id: u64,
+    /// The block behind it.
     end: u32,
-    then: Then,
+    kind: WorkKind,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum WorkKind {
+    /// The user's, who wants to hear of it if it fails.
+    #[default]
+    Quiet,
+    /// The user's, who wants to hear of it.
+    Signaled,
+    /// Something of a key: the next one of those that are kept of these.
+    Key,
 }
 
 /// What a request says in its control segment, beside what the queue knows.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control {
     pub opcode: u8,
     /// Segments of 16 bytes, with this one.
@@ -66,7 +80,12 @@ pub struct SendQueue {
     /// The last request: its block, and its first two words.
     last: u32,
     control: [u64; 2],
-    works: VecDeque<Work>,
+    /// Works that are not done: from the first to behind the last, in all.
+    works: Box<[Work]>,
+    first_work: u32,
+    end_work: u32,
+    /// Those of keys among them.
+    changes: VecDeque<Then>,
     /// Requests of the user that may be outstanding, that are, and that ever were posted, modulo 2^32.
     limit: u32,
     outstanding: u32,
@@ -99,7 +118,11 @@ impl SendQueue {
             back: 0,
             last: 0,
             control: [0; 2],
-            works: VecDeque::with_capacity(entries),
+            works: vec![Work::default(); entries].into(),
+            first_work: 0,
+            end_work: 0,
+            // None takes less than two blocks.
+            changes: VecDeque::with_capacity(entries / 2),
             limit,
             outstanding: 0,
             posted: 0,
@@ -133,7 +156,7 @@ impl SendQueue {
 
     /// Whether nothing is outstanding.
     pub fn is_idle(&self) -> bool {
-        self.works.is_empty()
+        self.first_work == self.end_work
     }
 
     /// Whether there is something that the card was not told of.
@@ -147,28 +170,68 @@ impl SendQueue {
         self.outstanding <= self.posted.wrapping_sub(posted)
     }
 
-    /// Writes a request, of which `words` has all but the control segment. There is room for it.
+    /// The first two words of the next request, which has a completion written if it is the last one.
     #[inline]
-    pub fn write(&mut self, words: &mut [u64; LONGEST], control: Control, then: Then) {
+    fn begin(&mut self, control: &Control) -> [u64; 2] {
         let counter = u64::from(self.written as u16);
         let (number, segments) = (u64::from(self.number), control.segments as u64);
         let flags =
             control.fence.max(self.fence) << 5 | if control.solicited { SOLICITED } else { 0 };
         self.fence = 0;
-        words[0] = (counter << 8 | u64::from(control.opcode)) << 32 | number << 8 | segments;
-        words[1] = u64::from(flags) << 32 | u64::from(control.immediate);
-        self.control = [words[0], words[1]];
+        self.control = [
+            (counter << 8 | u64::from(control.opcode)) << 32 | number << 8 | segments,
+            u64::from(flags) << 32 | u64::from(control.immediate),
+        ];
         self.last = self.written;
-        for block in words.as_chunks::<WORDS>().0.iter().take(control.segments.div_ceil(4)) {
-            let index = self.written & (self.entries - 1);
-            self.blocks.store(index as usize, &block.map(u64::swap_bytes));
-            self.written = self.written.wrapping_add(1);
-        }
-        if let Then::User { .. } = then {
+        self.control
+    }
+
+    /// The request that was written was this.
+    #[inline]
+    fn end(&mut self, then: Then) {
+        let (id, kind) = match then {
+            Then::User { id, signaled: false } => (id, WorkKind::Quiet),
+            Then::User { id, signaled: true } => (id, WorkKind::Signaled),
+            Then::Key { .. } | Then::Moved { .. } => {
+                self.changes.push_back(then);
+                (0, WorkKind::Key)
+            }
+        };
+        if kind != WorkKind::Key {
             self.outstanding += 1;
             self.posted = self.posted.wrapping_add(1);
         }
-        self.works.push_back(Work { first: self.last, end: self.written, then });
+        let index = self.end_work & (self.entries - 1);
+        if let Some(work) = self.works.get_mut(index as usize) {
+            *work = Work { id, end: self.written, kind };
+        }
+        self.end_work = self.end_work.wrapping_add(1);
+    }
+
+    /// Writes a request, of which `words` has all but the control segment. There is room for it.
+    #[inline]
+    pub fn write(&mut self, words: &mut [u64; LONGEST], control: Control, then: Then) {
+        [words[0], words[1]] = self.begin(&control);
+        for block in words.as_chunks::<WORDS>().0.iter().take(control.segments.div_ceil(4)) {
+            self.store(block);
+        }
+        self.end(then);
+    }
+
+    /// The same of a request of one block, whose other segments are these.
+    #[inline]
+    pub fn write_short(&mut self, rest: &[u64; WORDS - 2], control: Control, then: Then) {
+        let [first, second] = self.begin(&control);
+        let [a, b, c, d, e, f] = *rest;
+        self.store(&[first, second, a, b, c, d, e, f]);
+        self.end(then);
+    }
+
+    #[inline]
+    fn store(&mut self, block: &[u64; WORDS]) {
+        let index = self.written & (self.entries - 1);
+        self.blocks.store(index as usize, &block.map(u64::swap_bytes));
+        self.written = self.written.wrapping_add(1);
     }
 
     /// Has the card do what was written, by one write to a register, if there is anything.
@@ -185,27 +248,61 @@ impl SendQueue {
         function.ring(self.control[0]);
     }
 
+    /// Takes out requests that are done, up to the one with this counter, as long as nobody wants to hear of them. Whether
+    /// that one was among them.
+    #[inline]
+    pub fn pass(&mut self, counter: u16) -> bool {
+        if !self.is_outstanding(counter) {
+            return false;
+        }
+        while self.first_work != self.end_work {
+            let index = self.first_work & (self.entries - 1);
+            let Some(work) = self.works.get(index as usize) else { return false };
+            if work.kind != WorkKind::Quiet {
+                return false;
+            }
+            let is_it = self.back as u16 == counter;
+            self.back = work.end;
+            self.first_work = self.first_work.wrapping_add(1);
+            self.outstanding -= 1;
+            if is_it {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a request that is not done may have this counter.
+    #[inline]
+    fn is_outstanding(&self, counter: u16) -> bool {
+        let ahead = counter.wrapping_sub(self.back as u16);
+        u32::from(ahead) < self.written.wrapping_sub(self.back)
+    }
+
     /// The next request that is done, as a completion of the one with this counter says; and whether it is that one.
     /// None if there is none, or if no request has that counter.
     #[inline]
     pub fn retire(&mut self, counter: u16) -> Option<(Then, bool)> {
-        let work = self.works.front()?;
-        let ahead = counter.wrapping_sub(work.first as u16);
-        if u32::from(ahead) >= self.written.wrapping_sub(work.first) {
+        if !self.is_outstanding(counter) {
             return None;
         }
-        let (then, is_it) = (work.then, ahead == 0);
-        self.back = work.end;
-        self.works.pop_front();
-        self.outstanding -= u32::from(matches!(then, Then::User { .. }));
-        Some((then, is_it))
+        let is_it = self.back as u16 == counter;
+        Some((self.give_up()?, is_it))
     }
 
     /// Takes a request out that will never be done, the oldest first.
     pub fn give_up(&mut self) -> Option<Then> {
-        let work = self.works.pop_front()?;
-        self.back = work.end;
-        self.outstanding -= u32::from(matches!(work.then, Then::User { .. }));
-        Some(work.then)
+        if self.first_work == self.end_work {
+            return None;
+        }
+        let Work { id, end, kind } =
+            *self.works.get((self.first_work & (self.entries - 1)) as usize)?;
+        self.back = end;
+        self.first_work = self.first_work.wrapping_add(1);
+        if kind == WorkKind::Key {
+            return self.changes.pop_front();
+        }
+        self.outstanding -= 1;
+        Some(Then::User { id, signaled: kind == WorkKind::Signaled })
     }
 }

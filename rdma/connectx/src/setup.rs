@@ -7,6 +7,7 @@ use super::function::Function;
 use super::management::Management;
 use super::memory::Buffer;
 use super::pair::RECORD;
+use super::readings::{ALLOC_Q_COUNTER, Readings};
 use super::ring::Ring;
 use super::send_queue::SendQueue;
 use super::{ConnectX, Counters, Error, Limits};
@@ -98,6 +99,7 @@ pub fn open(
         abilities: Abilities { page: 0, events: 0, atomics: false },
         log_most_reads: 0,
         fence: 0,
+        tells_congestion: false,
         link,
         most_addresses: 0,
         addresses: addresses.iter().copied().map(Some).collect(),
@@ -116,6 +118,7 @@ pub fn open(
         events: VecDeque::new(),
         cm: Cm::new(&limits.connections, rng),
         counters: Counters::default(),
+        readings: Readings::default(),
     };
     let life = opened.function.life().ok_or(Error::Reset)?;
     opened.come_up()?;
@@ -139,6 +142,8 @@ impl ConnectX {
         self.ring.clear();
         self.ring.number = self.create_ring()?;
         self.promised = 0;
+        let set = self.create(ALLOC_Q_COUNTER, &[0; 8])? & 0xff;
+        self.readings.begin(set, self.tells_congestion);
         self.make_key_queue()?;
         self.make_management()?;
         for place in 0..self.domains.places() {
@@ -150,6 +155,7 @@ impl ConnectX {
             }
         }
         self.keys_missing = self.limits.keys;
+        self.read_settings();
         Ok(())
     }
 
@@ -176,6 +182,7 @@ impl ConnectX {
         }
         let reads = [(0x14a, 6), (0x15a, 6)].map(|(bit, width)| get(&general, bit, width));
         self.log_most_reads = reads[0].min(reads[1]).min(4);
+        self.tells_congestion = get(&general, 0x161, 1) == 1;
         self.fence = match get(&general, 0x20a, 2) {
             0 => 3,
             1 => 1,
@@ -241,6 +248,7 @@ impl ConnectX {
             domain: self.own_domain.0,
             page: self.abilities.page,
             completions: self.ring.number,
+            counters: self.readings.set,
             user: KEYS,
             buffer,
             record,

@@ -94,7 +94,7 @@ impl<D: RdmaDevice> Beside<D> {
     #[inline(never)]
     pub fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         let carries = match request.carries {
-            None => None,
+            None => return self.device.post_send(qp, request),
             Some((region, _)) if names::mark(region.0) != self.mark => {
                 return Err(VerbsError::Invalid);
             }

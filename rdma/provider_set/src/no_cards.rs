@@ -11,6 +11,11 @@ impl ProviderSet {
         false
     }
 
+    /// How flow control is set at the port at a place, if its card tells.
+    pub fn flow_control(&self, _port: usize) -> Option<alloc::string::String> {
+        None
+    }
+
     /// Takes in what cards have done.
     #[inline(always)]
     pub fn poll_cards(&mut self, _now: Instant) {}

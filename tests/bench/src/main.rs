@@ -6,6 +6,7 @@ mod features;
 mod instructions;
 mod memory_trace;
 mod metal;
+mod mlx5;
 mod ntrdma;
 mod report;
 mod rio_cm_echo;
@@ -46,6 +47,8 @@ enum Suite {
     Smcr,
     /// Instructions per request of drivers of real hardware, on models of it
     Metal,
+    /// Instructions per I/O of the storage server and of SMC-R on a ConnectX, on models of it
+    Mlx5,
     /// Instructions per message and byte of the usNIC engine
     Usnic,
     /// Instructions per message and byte of LINX over RIOCM
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Suite::RtrsClient => rtrs_client::bench(),
         Suite::Smcr => smcr::bench(),
         Suite::Metal => metal::bench(),
+        Suite::Mlx5 => mlx5::bench(),
         Suite::Usnic => usnic::bench(),
         Suite::Riocm => riocm::bench(),
         Suite::Scale => scale::bench(arguments.keys),

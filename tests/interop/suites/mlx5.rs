@@ -1,8 +1,11 @@
 //! ConnectX: the model under the stock drivers of Linux (`mlx5_core`, its netdev, `mlx5_ib`), which is what proves the
 //! model; models that do something wrong, which Linux notices; and the image at one function of a model, with stock Linux
 //! at the other. What the model does on errors is an opinion: no card was seen.
+mod faults;
+mod smc;
+
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use interop_tests::{image_spec, map, storage, system, unmap};
@@ -45,9 +48,17 @@ impl Linux {
 
     /// With the first functions of a model.
     fn at(model: ModelServer, functions: usize) -> Result<Linux> {
+        Linux::with(model, functions, None)
+    }
+
+    /// With the first functions of a model, and behind them the first one of another.
+    fn with(model: ModelServer, functions: usize, other: Option<&ModelServer>) -> Result<Linux> {
         let mut spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
         for number in 0..functions {
             spec = spec.vfio_user(&model.socket_of(number));
+        }
+        if let Some(other) = other {
+            spec = spec.vfio_user(&other.socket_of(0));
         }
         let mut guest = Guest::start("linux", spec)?;
         guest.wait_up()?;

@@ -2,6 +2,8 @@
 //! it does with a card that fails. That it does what verbs promise is `tests/conformance`'s matter. What the models do on
 //! errors is an opinion, so these cases say that our provider gets along with that, not that it would with a card.
 
+mod errors;
+
 use connectx::ConnectX;
 use drivers::hal::{Port, Window};
 use metal::Metal;

@@ -114,6 +114,12 @@ pub trait Function {
     /// Everything is as after power-on, but for what was counted.
     fn reset(&mut self);
 
+    /// Whoever drives the model wants it to do something while it is used, in words of the model's own. An error says
+    /// which words there are.
+    fn order(&mut self, words: &str) -> Result<(), String> {
+        Err(format!("{words}: no orders are known"))
+    }
+
     /// What was counted, for checks: name and number.
     fn counters(&self) -> Vec<(String, u64)>;
 }

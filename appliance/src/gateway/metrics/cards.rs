@@ -2,7 +2,7 @@
 
 use super::Page;
 use crate::gateway::state::State;
-use connectx::{ConnectX, Counters};
+use connectx::{CardCounters, ConnectX, Counters};
 use core::fmt::Error;
 
 /// A counter of a card's provider: its name, its help, and where it lies.
@@ -27,6 +27,58 @@ const FAMILIES: [Family; 6] = [
         |c| c.mads_dropped,
     ),
     ("isthmus_roce_card_mads_total", "Messages about connections that came.", |c| c.mads_received),
+];
+
+/// What a card counts by itself: its name, its help, and where it lies.
+type Counted = (&'static str, &'static str, fn(&CardCounters) -> u64);
+
+const COUNTED: [Counted; 12] = [
+    (
+        "isthmus_roce_card_out_of_buffer_total",
+        "Packets that came and found no receive posted (RNR NAKs that were sent).",
+        |c| c.out_of_buffer,
+    ),
+    (
+        "isthmus_roce_card_out_of_sequence_total",
+        "Packets that came out of sequence: some before them were lost.",
+        |c| c.out_of_sequence,
+    ),
+    ("isthmus_roce_card_duplicate_request_total", "Requests that came a second time.", |c| {
+        c.duplicate_request
+    }),
+    (
+        "isthmus_roce_card_rnr_nak_retry_err_total",
+        "RNR NAKs that came: the peer had no receive posted.",
+        |c| c.rnr_nak_retry_err,
+    ),
+    ("isthmus_roce_card_packet_seq_err_total", "NAKs that came because packets were lost.", |c| {
+        c.packet_seq_err
+    }),
+    ("isthmus_roce_card_implied_nak_seq_err_total", "Answers that came out of sequence.", |c| {
+        c.implied_nak_seq_err
+    }),
+    (
+        "isthmus_roce_card_local_ack_timeout_err_total",
+        "Requests that were not acknowledged in time.",
+        |c| c.local_ack_timeout_err,
+    ),
+    (
+        "isthmus_roce_card_rx_discards_total",
+        "Frames that the card dropped on their way in because of an error.",
+        |c| c.rx_discards,
+    ),
+    ("isthmus_roce_card_cnp_sent_total", "Congestion notifications that were sent.", |c| {
+        c.cnp_sent
+    }),
+    ("isthmus_roce_card_cnp_handled_total", "Congestion notifications that were heeded.", |c| {
+        c.cnp_handled
+    }),
+    ("isthmus_roce_card_cnp_ignored_total", "Congestion notifications passed over.", |c| {
+        c.cnp_ignored
+    }),
+    ("isthmus_roce_card_ecn_marked_total", "Packets that came with a mark of congestion.", |c| {
+        c.ecn_marked
+    }),
 ];
 
 /// Nothing without such cards.
@@ -58,6 +110,12 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
         let mut family = w.counter(name, help)?;
         for (port, card) in &cards {
             family.sample(&[("port", port)], value(card.counters()))?;
+        }
+    }
+    for (name, help, value) in COUNTED {
+        let mut family = w.counter(name, help)?;
+        for (port, card) in &cards {
+            family.sample(&[("port", port)], value(card.card_counters()))?;
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ const GENERAL_NEEDED: [Needed; 12] = [
     ("num_ports", 0x1b8, 8, 1),
     ("eth_net_offloads", 0x21c, 1, 1),
     ("nic_flow_table", 0x1a6, 1, 1),
-    ("log_max_eq_sz", 0xe0, 8, 7),
+    ("log_max_eq_sz", 0xe0, 8, 13),
     ("log_max_cq_sz", 0xc8, 8, 10),
     ("log_max_mkey", 0xea, 6, 1),
     ("log_max_rq", 0x363, 5, 1),

@@ -207,10 +207,8 @@ impl Card {
         if !self.has_events {
             return;
         }
-        let mut taken = false;
         for _ in 0..MOST_EVENTS {
             let Some(event) = self.events.poll() else { break };
-            taken = true;
             match event {
                 Event::Pages(count) => self.wanted = self.wanted.saturating_add(count),
                 Event::Link(up) => self.link = up,
@@ -234,9 +232,7 @@ impl Card {
                 Event::Pair(_) | Event::Other => {}
             }
         }
-        if taken {
-            self.events.tell(self.firmware.doorbells(self.objects.uar), false);
-        }
+        self.events.tell_some(self.firmware.doorbells(self.objects.uar));
     }
 
     fn move_pages(&mut self) -> Result<(), Error> {

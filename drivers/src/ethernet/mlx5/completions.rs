@@ -48,6 +48,8 @@ pub struct Completions {
     told: u32,
     /// How often it was armed and has told of something (2 bits count).
     armed: u32,
+    /// It is armed, and has told of nothing since.
+    is_armed: bool,
 }
 
 /// Rings for an event at the next completion of the queue `number`, whose record says `word`.
@@ -66,7 +68,17 @@ impl Completions {
     pub fn new(ring: Window, record: Window, log: u32) -> Result<Self, Error> {
         let bytes = Self::bytes(log);
         let words = Cells::new(&ring, 0, WORDS << log).ok_or(Error::NoMemory { bytes })?;
-        Ok(Completions { ring, words, record, log, number: 0, taken: 0, told: 0, armed: 0 })
+        Ok(Completions {
+            ring,
+            words,
+            record,
+            log,
+            number: 0,
+            taken: 0,
+            told: 0,
+            armed: 0,
+            is_armed: false,
+        })
     }
 
     pub fn ring(&self) -> Window {
@@ -88,7 +100,7 @@ impl Completions {
             self.words.store(n * WORDS + LAST, NEVER_WRITTEN.swap_bytes());
         }
         self.record.fill(0);
-        (self.taken, self.told, self.armed) = (0, 0, 0);
+        (self.taken, self.told, self.armed, self.is_armed) = (0, 0, 0, false);
     }
 
     /// The device calls it so.
@@ -152,9 +164,12 @@ impl Completions {
         }
     }
 
-    /// Asks for an event at the next completion.
+    /// Asks for an event at the next completion, if that was not done.
     pub fn arm(&mut self, doorbells: Doorbells<'_>) {
         self.tell();
+        if core::mem::replace(&mut self.is_armed, true) {
+            return;
+        }
         let word = (self.armed & 3) << 28 | self.taken & 0xff_ffff;
         self.record.store32(4, word.swap_bytes());
         arm(doorbells, word, self.number);
@@ -162,6 +177,7 @@ impl Completions {
 
     /// The event has come.
     pub fn has_told(&mut self) {
+        self.is_armed = false;
         self.armed = self.armed.wrapping_add(1);
     }
 }

@@ -6,8 +6,9 @@ use super::fields::word;
 use super::firmware::Doorbells;
 use crate::hal::Window;
 
-/// Log2 of the entries.
-pub const LOG: u32 = 7;
+/// Log2 of the entries: room for what can happen to all queue pairs at once, because a queue that overflows is the end of
+/// the card.
+pub const LOG: u32 = 13;
 const ENTRIES: u32 = 1 << LOG;
 const ENTRY: usize = 64;
 pub const BYTES: usize = ENTRIES as usize * ENTRY;
@@ -73,12 +74,16 @@ pub struct Events {
     ring: Window,
     number: u32,
     taken: u32,
+    /// How far the device was told.
+    told: u32,
+    /// An interrupt was asked for, and nothing has come since.
+    is_armed: bool,
 }
 
 impl Events {
     /// A queue in memory that is made ready here.
     pub fn new(ring: Window) -> Self {
-        Events { ring, number: 0, taken: 0 }
+        Events { ring, number: 0, taken: 0, told: 0, is_armed: false }
     }
 
     pub fn ring(&self) -> Window {
@@ -91,12 +96,13 @@ impl Events {
         for n in 0..ENTRIES as usize {
             self.ring.store32(n * ENTRY + OWNER, 1 << 24);
         }
-        self.taken = 0;
+        (self.taken, self.told, self.is_armed) = (0, 0, false);
     }
 
-    /// The device calls it so.
-    pub fn named(&mut self, number: u32) {
+    /// The device has it, and calls it so.
+    pub fn begin(&mut self, number: u32, doorbells: Doorbells<'_>) {
         self.number = number;
+        self.tell(doorbells, UPDATE);
     }
 
     /// The next event.
@@ -107,6 +113,7 @@ impl Events {
             return None;
         }
         self.taken = self.taken.wrapping_add(1);
+        self.is_armed = false;
         let mut entry = [0; ENTRY];
         let _ = self.ring.read(at, &mut entry);
         Some(match (entry[1], entry[3]) {
@@ -124,9 +131,23 @@ impl Events {
         })
     }
 
-    /// Tells the device how far they were taken, and asks for an interrupt at the next one, or not.
-    pub fn tell(&self, doorbells: Doorbells<'_>, arm: bool) {
+    /// Tells the device how far they were taken, if a good part of the queue was taken since it was told.
+    pub fn tell_some(&mut self, doorbells: Doorbells<'_>) {
+        if self.taken.wrapping_sub(self.told) >= ENTRIES / 4 {
+            self.tell(doorbells, UPDATE);
+        }
+    }
+
+    /// Asks for an interrupt at the next one, if that was not done.
+    pub fn arm(&mut self, doorbells: Doorbells<'_>) {
+        if !core::mem::replace(&mut self.is_armed, true) {
+            self.tell(doorbells, ARM);
+        }
+    }
+
+    fn tell(&mut self, doorbells: Doorbells<'_>, register: usize) {
+        self.told = self.taken;
         let value = self.number << 24 | self.taken & 0xff_ffff;
-        doorbells.write32(if arm { ARM } else { UPDATE }, value.to_be());
+        doorbells.write32(register, value.to_be());
     }
 }

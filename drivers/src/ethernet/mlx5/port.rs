@@ -319,7 +319,7 @@ impl Port for Mlx5Port {
                 queues.transmitter.completions.arm(doorbells);
             }
         }
-        card.events.tell(doorbells, true);
+        card.events.arm(doorbells);
     }
 
     fn pending(&self) -> bool {

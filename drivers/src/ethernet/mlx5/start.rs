@@ -273,9 +273,9 @@ impl Card {
         put64(&mut input, 0x58 - HEAD, events::MASK);
         list(&mut input, self.events.ring());
         let number = self.create(CREATE_EQ, &input).await? & 0xff;
-        self.events.named(number);
+        let uar = self.objects.uar;
+        self.events.begin(number, self.firmware.doorbells(uar));
         self.has_events = true;
-        self.events.tell(self.doorbells(), false);
         Ok(number)
     }
 

@@ -6,6 +6,7 @@ use super::error::Error;
 use super::events::PairEvent;
 use super::firmware::{Command, Slot};
 use super::port::Mlx5Port;
+use crate::hal::Severity;
 use alloc::vec::Vec;
 
 /// In a doorbell page.
@@ -70,6 +71,11 @@ impl Mlx5Port {
         self.reset(SILENT);
     }
 
+    /// Has the operator told of something.
+    pub fn advise(&mut self, what: &'static str) {
+        self.keeper.note(Severity::Warning, what);
+    }
+
     /// Ends all use of the card, which is reset, and does not reach memory any more.
     pub fn end(&mut self) {
         (self.card, self.steps) = (None, None);
@@ -97,6 +103,12 @@ impl Mlx5Port {
             // What goes wrong with pages is found by the next look at the card.
             let _ = card.mind();
         }
+    }
+
+    /// Whether something has happened to a queue pair, or a completion queue, that was not taken.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.card.as_ref().is_some_and(|card| !card.pairs.is_empty() || !card.told.is_empty())
     }
 
     /// What has happened to a queue pair, if something has.

@@ -36,7 +36,8 @@ pub const ROUNDS: usize = 3;
 /// Reads of 4 KiB, many at a time.
 pub const READ_4K_QD32: Job =
     Job { name: "4 KiB read, depth 32", rw: "randread", kib: 4, depth: 32, ios: 6000 };
-const WRITE_4K_QD32: Job =
+/// Writes, the same.
+pub const WRITE_4K_QD32: Job =
     Job { name: "4 KiB write, depth 32", rw: "randwrite", kib: 4, depth: 32, ios: 6000 };
 const READ_4K_QD1: Job =
     Job { name: "4 KiB read, depth 1", rw: "randread", kib: 4, depth: 1, ios: 2000 };

@@ -119,6 +119,11 @@ impl Device {
         &*self.function
     }
 
+    /// Has the model do something, in words of its own.
+    pub fn order(&mut self, words: &str) -> Result<(), String> {
+        self.function.order(words)
+    }
+
     /// The client is gone, and with it what it gave: the function is as after power-on.
     pub fn forget_client(&mut self) {
         self.guest.memory.lock().unmap(0, 0, true);

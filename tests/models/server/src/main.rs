@@ -11,6 +11,7 @@ mod device;
 mod interrupts;
 mod memory;
 mod message;
+mod orders;
 mod own;
 mod own_host;
 mod patch_cable;
@@ -46,6 +47,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use cable::{FarEnd, OwnInterface, Wire};
 use connection::Connection;
 use device::Device;
+use orders::Orders;
 use own::OwnEndPoint;
 use own_host::OwnHost;
 use patch_cable::PatchCable;
@@ -191,12 +193,18 @@ enum Model {
         /// PCI device id, hexadecimal: 1015, 1017 and 101d are physical functions, 1016 and 1018 virtual ones
         #[arg(long, default_value = "1018", value_parser = hexadecimal)]
         device: u16,
+        /// The last byte but one of the MAC addresses
+        #[arg(long, default_value_t = 2)]
+        number: u8,
         /// MTU of the port
         #[arg(long, default_value_t = 9000)]
         mtu: u16,
         /// It has no RoCE
         #[arg(long)]
         no_roce: bool,
+        /// Priorities with flow control, a bit for each
+        #[arg(long, default_value_t = 0)]
+        flow_control: u8,
         /// Commands are answered so many microseconds late
         #[arg(long)]
         late: Option<u64>,
@@ -204,7 +212,7 @@ enum Model {
         #[arg(long)]
         out_of_order: bool,
         /// What the first function does wrong
-        #[arg(long, value_parser = mlx5_fault)]
+        #[arg(long, value_parser = mlx5::Fault::named)]
         fault: Option<mlx5::Fault>,
         /// The wire of the only function leads to frames as datagrams: the Unix socket that is bound, and the one that
         /// they go to
@@ -318,12 +326,6 @@ fn enic_fault(text: &str) -> Result<enic::Fault, String> {
     known.map(|(_, fault)| *fault).ok_or_else(|| format!("accepted: {}", names()))
 }
 
-fn mlx5_fault(text: &str) -> Result<mlx5::Fault, String> {
-    let known = mlx5::Fault::NAMED.iter().find(|(name, _)| *name == text);
-    let names = || mlx5::Fault::NAMED.map(|(name, _)| name).join(", ");
-    known.map(|(_, fault)| *fault).ok_or_else(|| format!("accepted: {}", names()))
-}
-
 fn main() -> Result<()> {
     match Arguments::parse().model {
         Model::Ioat { socket, device, channels, version, fault } => {
@@ -393,7 +395,18 @@ fn main() -> Result<()> {
             }
             serve_with(functions, || cable.turn())
         }
-        Model::Mlx5 { sockets, device, mtu, no_roce, late, out_of_order, fault, wire } => {
+        Model::Mlx5 {
+            sockets,
+            device,
+            number: model,
+            mtu,
+            no_roce,
+            flow_control,
+            late,
+            out_of_order,
+            fault,
+            wire,
+        } => {
             let wire = match wire.as_deref() {
                 Some([ours, peer]) => Some(Wire::new(ours, peer.clone())?),
                 _ => None,
@@ -401,10 +414,16 @@ fn main() -> Result<()> {
             let mut cable = PatchCable::new(sockets.len(), wire);
             let mut functions = Vec::new();
             for (number, socket) in sockets.into_iter().enumerate() {
-                let [a, b, c, d, e, _] = mlx5::MAC;
-                let mac = [a, b, c, d, e, 1 + number as u8];
-                let settings =
-                    mlx5::Config { device, mac, mtu, roce: !no_roce, ..Default::default() };
+                let [a, b, c, d, _, _] = mlx5::MAC;
+                let mac = [a, b, c, d, model, 1 + number as u8];
+                let settings = mlx5::Config {
+                    device,
+                    mac,
+                    mtu,
+                    flow_control,
+                    roce: !no_roce,
+                    ..Default::default()
+                };
                 let mut nic = Mlx5::new(settings).with_cable(cable.end(number));
                 late.into_iter().for_each(|late| nic.inject(mlx5::Fault::Late(1000 * late)));
                 if out_of_order {
@@ -479,12 +498,15 @@ fn serve_beside(
     for &(who, whom) in beside {
         all[who].device.borrow_mut().put_beside(&all[whom].device, is_written.clone());
     }
-    let mut seen = 0;
+    let (mut seen, mut orders) = (0, Orders::new());
     while seen == 0 || all.iter().any(|served| served.connection.is_some()) {
         let due = poll_all(&all, &is_written, now);
         let again = also();
         let due = due.map(|at| at.saturating_sub(now()));
-        wait(&all, [due, again].into_iter().flatten().min())?;
+        wait(&all, &orders, [due, again].into_iter().flatten().min())?;
+        while let Some(line) = orders.next()? {
+            println!("{}", carry_out(&line, &all));
+        }
         for served in &mut all {
             match &mut served.connection {
                 Some(connection) => {
@@ -504,12 +526,34 @@ fn serve_beside(
             }
         }
     }
+    print!("{}", counters(&all));
+    Ok(())
+}
+
+/// What the models have counted: lines of a name and a number.
+fn counters(all: &[Served]) -> String {
+    let mut lines = String::new();
     for (number, served) in all.iter().enumerate() {
         for (name, count) in served.device.borrow().function().counters() {
-            println!("function{number}.{name} {count}");
+            lines += &format!("function{number}.{name} {count}\n");
         }
     }
-    Ok(())
+    lines
+}
+
+/// Carries out an order: `counters`, or the number of a function and what its model is to do. The last line of the
+/// answer begins with `done` or `refused`.
+fn carry_out(line: &str, all: &[Served]) -> String {
+    if line == "counters" {
+        return counters(all) + "done";
+    }
+    let (number, words) = line.split_once(' ').unwrap_or((line, ""));
+    let function = number.parse().ok().and_then(|number: usize| all.get(number));
+    match function.map(|served| served.device.borrow_mut().order(words)) {
+        Some(Ok(())) => "done".to_string(),
+        Some(Err(why)) => format!("refused: {why}"),
+        None => format!("refused: there is no function {number}"),
+    }
 }
 
 /// All do what is due, until nobody has written to another; when there is something to do again.
@@ -541,9 +585,9 @@ fn listen(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Waits for a client or a message, for `nanoseconds` at most.
-fn wait(all: &[Served], nanoseconds: Option<Nanoseconds>) -> Result<()> {
-    let mut polled: Vec<PollFd<'_>> = Vec::new();
+/// Waits for a client, a message or an order, for `nanoseconds` at most.
+fn wait(all: &[Served], orders: &Orders, nanoseconds: Option<Nanoseconds>) -> Result<()> {
+    let mut polled: Vec<PollFd<'_>> = orders.polled().into_iter().collect();
     for served in all {
         let fd = match &served.connection {
             Some(connection) => connection.fd(),

@@ -47,6 +47,10 @@ pub enum Fault {
     SendFails(u8),
     /// The next received frame fails with this syndrome.
     ReceiveFails(u8),
+    /// The next request of a queue pair that is done has failed with this syndrome.
+    RequestFails(u8),
+    /// The next message that a queue pair receives fails with this syndrome.
+    MessageFails(u8),
     /// Nothing is sent any more. Lasts.
     NeverSends,
     /// The next RoCE packet that arrives is lost.
@@ -59,7 +63,7 @@ pub enum Fault {
 
 impl Fault {
     /// Those that a user can ask for, with their names.
-    pub const NAMED: [(&str, Fault); 8] = [
+    pub const NAMED: [(&str, Fault); 11] = [
         ("never-ready", Fault::NeverReady),
         ("other-revision", Fault::OtherRevision),
         ("no-interrupts", Fault::NoInterrupts),
@@ -68,7 +72,17 @@ impl Fault {
         ("checksum", Fault::Checksum),
         ("packet-crc", Fault::PacketCrc),
         ("never-acknowledges", Fault::NeverAcknowledges),
+        ("all-ones", Fault::AllOnes),
+        ("fatal", Fault::Fatal(1)),
+        ("loses-packet", Fault::LosesPacket),
     ];
+
+    /// That of a name. An error says which there are.
+    pub fn named(text: &str) -> Result<Fault, String> {
+        let known = Fault::NAMED.iter().find(|(name, _)| *name == text);
+        let names = || Fault::NAMED.map(|(name, _)| name).join(", ");
+        known.map(|(_, fault)| *fault).ok_or_else(|| format!("accepted: {}", names()))
+    }
 
     /// Whether it stays until it is taken back.
     pub(super) fn lasts(self) -> bool {

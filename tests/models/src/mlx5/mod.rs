@@ -98,6 +98,8 @@ pub struct Config {
     pub start_up: Nanoseconds,
     /// It may receive what is not for it.
     pub trusted: bool,
+    /// Priorities with flow control, a bit for each.
+    pub flow_control: u8,
     /// What of a frame must be in the work request itself: 0 nothing, 1 layer 2, 2 IP, 3 TCP or UDP.
     pub min_inline: u8,
 }
@@ -113,6 +115,7 @@ impl Default for Config {
             pages: [33, 700, 300],
             start_up: 0,
             trusted: true,
+            flow_control: 0,
             min_inline: 1,
         }
     }
@@ -131,11 +134,19 @@ struct Counts {
     unmatched: u64,
     filtered: u64,
     not_ready: u64,
+    /// Accesses to registers.
+    register_reads: u64,
+    register_writes: u64,
     roce_sent: u64,
     roce_received: u64,
     roce_dropped: u64,
     naks: u64,
     timeouts: u64,
+    /// What a queue counter tells: packets out of sequence, requests that came again, RNR NAKs and others that came.
+    out_of_sequence: u64,
+    again: u64,
+    not_ready_naks: u64,
+    sequence_naks: u64,
     /// Work requests of queue pairs, by opcode.
     requests: BTreeMap<u8, u64>,
 }
@@ -153,6 +164,8 @@ pub struct Mlx5 {
     pub sent: Vec<Vec<u8>>,
     cable: Option<Arc<Mutex<Cable>>>,
     counts: Counts,
+    /// See [`Mlx5::transport_counts`].
+    counted_at_reset: [u64; 5],
     state: State,
     now: Nanoseconds,
     /// For its next turn: pages, and send queues.
@@ -181,6 +194,7 @@ impl Mlx5 {
             sent: Vec::new(),
             cable: None,
             counts: Counts::default(),
+            counted_at_reset: [0; 5],
             state: State::new(&settings, 0),
             now: 0,
             asking: None,
@@ -276,6 +290,14 @@ impl Mlx5 {
         }
     }
 
+    /// What a driver reads of queue pairs: packets out of sequence, requests that came again, RNR NAKs and others that came,
+    /// timeouts.
+    fn transport_counts(&self) -> [u64; 5] {
+        let counts = &self.counts;
+        let naks = [counts.not_ready_naks, counts.sequence_naks];
+        [counts.out_of_sequence, counts.again, naks[0], naks[1], counts.timeouts]
+    }
+
     fn is_silent(&self) -> bool {
         self.has(Fault::AllOnes) || self.has(Fault::AllOnesForEver)
     }
@@ -295,6 +317,7 @@ impl Function for Mlx5 {
     }
 
     fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]) {
+        self.counts.register_reads += 1;
         self.take_reset();
         if bar != 0 || self.is_silent() {
             return into.fill(0xff);
@@ -311,6 +334,7 @@ impl Function for Mlx5 {
         machine: &mut dyn Machine,
     ) {
         self.now = now;
+        self.counts.register_writes += 1;
         self.take_reset();
         if bar != 0 || self.is_silent() {
             return;
@@ -354,12 +378,23 @@ impl Function for Mlx5 {
     fn reset(&mut self) {
         self.faults.retain(|fault| !matches!(fault, Fault::Fatal(_) | Fault::AllOnes));
         self.counts.resets += 1;
+        self.counted_at_reset = self.transport_counts();
         self.state = State::new(&self.settings, self.now);
         self.state.capabilities = capabilities::all(&self.settings, &self.faults);
         let mut control = [0; 2];
         self.config.read(4, &mut control);
         // Bus mastering ends with a reset; where the BARs are is restored by whoever resets.
         self.config.put(4, &[control[0] & !4, control[1]]);
+    }
+
+    fn order(&mut self, words: &str) -> Result<(), String> {
+        match words {
+            "repair" => self.repair(),
+            "link-down" => self.link = false,
+            "link-up" => self.link = true,
+            name => self.inject(Fault::named(name)?),
+        }
+        Ok(())
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -376,6 +411,8 @@ impl Function for Mlx5 {
             ("unmatched", counts.unmatched),
             ("filtered", counts.filtered),
             ("not_ready", counts.not_ready),
+            ("register_reads", counts.register_reads),
+            ("register_writes", counts.register_writes),
             ("roce_sent", counts.roce_sent),
             ("roce_received", counts.roce_received),
             ("roce_dropped", counts.roce_dropped),

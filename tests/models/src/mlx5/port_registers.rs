@@ -9,6 +9,8 @@ const MTU: u16 = 0x5003;
 const SPEED: u16 = 0x5004;
 const STATUS: u16 = 0x5006;
 const COUNTERS: u16 = 0x5008;
+const FLOW_CONTROL: u16 = 0x5007;
+const TRUST: u16 = 0x4002;
 /// Ethernet header, VLAN tag and FCS, which the port's MTU includes.
 const OVERHEAD: u16 = 22;
 /// 25GBASE-CR.
@@ -51,8 +53,15 @@ impl Mlx5 {
                 return refuse(BAD_PARAMETER, "only little-endian hosts are modelled");
             }
             HOST_ENDIANNESS | COUNTERS => {}
+            FLOW_CONTROL if read == 1 => {
+                data[9] = self.settings.flow_control;
+                data[13] = self.settings.flow_control;
+            }
+            FLOW_CONTROL => {}
+            // By DSCP.
+            TRUST if read == 1 => data[7] = 2,
             // Capabilities of further registers (none), of the card's own switch, of the port's modules: all 0.
-            0x5001 | 0x5002 | 0x5007 | 0x5031 | 0x6001 | 0x9014 | 0xc00e => {}
+            0x5001 | 0x5002 | 0x5031 | 0x6001 | 0x9014 | 0xc00e => {}
             _ => return refuse(BAD_PARAMETER, format!("register {register:#x}")),
         }
         let mut output = vec![0; 16];

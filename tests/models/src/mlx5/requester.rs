@@ -513,7 +513,10 @@ impl Mlx5 {
             NEGATIVE => {
                 self.acknowledge_up_to(number, before, machine);
                 match syndrome & 0x1f {
-                    0 => self.again(number, sequence, machine),
+                    0 => {
+                        self.counts.sequence_naks += 1;
+                        self.again(number, sequence, machine)
+                    }
                     1 => self.end_request(number, sequence, REMOTE_INVALID, machine),
                     2 => self.end_request(number, sequence, REMOTE_ACCESS, machine),
                     _ => self.end_request(number, sequence, REMOTE_OPERATION, machine),
@@ -614,6 +617,7 @@ impl Mlx5 {
     fn not_ready(&mut self, number: u32, sequence: u32, timer: u8, machine: &mut dyn Machine) {
         let now = self.now;
         self.counts.naks += 1;
+        self.counts.not_ready_naks += 1;
         let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
         let most = super::fields::get(&pair.context, 0x390, 3) as u32;
         if most != FOR_EVER && pair.not_ready_retries >= most {
@@ -670,9 +674,20 @@ impl Mlx5 {
     fn retire(&mut self, number: u32, machine: &mut dyn Machine) {
         loop {
             let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
-            let Some(syndrome) = pair.requests.front().and_then(|request| request.done) else {
+            let Some(mut syndrome) = pair.requests.front().and_then(|request| request.done) else {
                 break;
             };
+            let fails = |fault| match fault {
+                Fault::RequestFails(syndrome) => Some(syndrome),
+                _ => None,
+            };
+            if let Some(fault) = self.once(fails)
+                && let Some(pair) = self.state.queue_pairs.get_mut(&number)
+                && let Some(request) = pair.requests.front_mut()
+            {
+                (syndrome, request.done) = (fault, Some(fault));
+            }
+            let Some(pair) = self.state.queue_pairs.get_mut(&number) else { return };
             if syndrome != 0 {
                 return self.fail_pair(number, machine);
             }

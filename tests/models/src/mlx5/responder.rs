@@ -1,6 +1,5 @@
 //! Responders: receives, remote memory, answers.
 
-use super::Mlx5;
 use super::completion_queue::{SEND, SEND_IMMEDIATE, SEND_INVALIDATE, WRITE_IMMEDIATE};
 use super::fields::{be32, get, put16, put32};
 use super::memory_key::{
@@ -10,6 +9,7 @@ use super::packet::{self, Packet, Path, Remote, is_ipv4};
 use super::queue_pair::{Service, State};
 use super::requester::{SEQUENCE, ahead};
 use super::work_request::{SEGMENT, Segment};
+use super::{Fault, Mlx5};
 use crate::Machine;
 
 /// Packets that answer at a time.
@@ -71,13 +71,17 @@ impl Mlx5 {
         match ahead(packet.sequence, pair.expected) {
             0 => {}
             1.. => {
+                self.counts.out_of_sequence += 1;
                 if !std::mem::replace(&mut pair.complained, true) {
                     let sequence = pair.expected;
                     self.answer_with(number, sequence, OUT_OF_ORDER);
                 }
                 return;
             }
-            _ => return self.take_again(number, packet),
+            _ => {
+                self.counts.again += 1;
+                return self.take_again(number, packet);
+            }
         }
         pair.complained = false;
         let taken = match packet.operation {
@@ -426,6 +430,14 @@ impl Mlx5 {
         solicited: bool,
         machine: &mut dyn Machine,
     ) {
+        let fails = |fault| match fault {
+            Fault::MessageFails(syndrome) => Some(syndrome),
+            _ => None,
+        };
+        if let Some(syndrome) = self.once(fails) {
+            self.complete_failed(number, 0, index, syndrome, false, machine);
+            return self.fail_pair(number, machine);
+        }
         let Some(pair) = self.state.queue_pairs.get(&number) else { return };
         put32(&mut entry, 0x20, pair.user_index);
         put32(&mut entry, 0x38, number);

@@ -121,6 +121,10 @@ impl Mlx5 {
                 }
                 output.resize(0x100, 0);
                 put32(&mut output, 0x30, self.state.vport.out_of_buffers);
+                let counted = self.transport_counts().into_iter().zip(self.counted_at_reset);
+                for ((count, before), at) in counted.zip([0x38, 0x40, 0x48, 0x50, 0x60]) {
+                    put32(&mut output, at, (count - before) as u32);
+                }
             }
         }
         Ok(output)

@@ -1,0 +1,277 @@
+//! What the card counts of RoCE by itself, and how flow control is set at its port. Both are read by commands that nobody
+//! waits for: counters once a second, settings when the card has come up. The layouts are those of `mlx5_ifc.h`.
+
+use super::ConnectX;
+use super::commands::Job;
+use alloc::vec::Vec;
+use core::time::Duration;
+use drivers::ethernet::mlx5::Command;
+use drivers::ethernet::mlx5::fields::{get, put, word};
+use drivers::hal::Instant;
+
+const QUERY_VPORT_COUNTER: Command = Command(0x770, "QUERY_VPORT_COUNTER");
+pub const ALLOC_Q_COUNTER: Command = Command(0x771, "ALLOC_Q_COUNTER");
+const QUERY_Q_COUNTER: Command = Command(0x773, "QUERY_Q_COUNTER");
+const ACCESS_REG: Command = Command(0x805, "ACCESS_REG");
+const QUERY_CONG_STATISTICS: Command = Command(0x826, "QUERY_CONG_STATISTICS");
+
+/// Registers of the port: flow control, and by what of a packet its priority is told.
+const FLOW_CONTROL: u32 = 0x5007;
+const TRUST: u32 = 0x4002;
+const EVERY: Duration = Duration::from_secs(1);
+const NOT_LOSSLESS: &str = "lossless is not configured: neither priority flow control nor pause is on at the card's port in both \
+     directions, so what the network drops is sent again, slowly; set it for RoCE's class here and at the switch, or mark \
+     with ECN (docs/hardware.md)";
+
+/// What is read next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Counters of queue pairs, of the port, of congestion.
+    Pairs,
+    Port,
+    Congestion,
+    /// Settings.
+    FlowControl,
+    Trust,
+}
+
+/// What the card has counted since it was set up, resets included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CardCounters {
+    /// Packets that came and found no receive posted (RNR NAKs that were sent).
+    pub out_of_buffer: u64,
+    /// Packets that came out of sequence: some before them were lost.
+    pub out_of_sequence: u64,
+    /// Requests that came a second time.
+    pub duplicate_request: u64,
+    /// RNR NAKs that came: the peer had no receive posted.
+    pub rnr_nak_retry_err: u64,
+    /// NAKs that came because packets of ours were lost.
+    pub packet_seq_err: u64,
+    /// Answers that came out of sequence.
+    pub implied_nak_seq_err: u64,
+    /// Requests that were not acknowledged in time.
+    pub local_ack_timeout_err: u64,
+    /// Frames that were dropped on their way in because of an error.
+    pub rx_discards: u64,
+    /// Congestion notifications that were sent, heeded, and passed over; packets that came marked. 0 where the firmware
+    /// does not tell.
+    pub cnp_sent: u64,
+    /// See `cnp_sent`.
+    pub cnp_handled: u64,
+    /// See `cnp_sent`.
+    pub cnp_ignored: u64,
+    /// See `cnp_sent`.
+    pub ecn_marked: u64,
+}
+
+/// Flow control of the port. What the firmware does not tell (a virtual function may not ask) is None.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowControl {
+    /// Priorities that are held back (PFC) when the other side says so, and that it is told of: a bit for each.
+    pub priorities: Option<(u8, u8)>,
+    /// Pause for all, the same.
+    pub pause: Option<(bool, bool)>,
+    /// Priorities are told by DSCP, and not by VLAN tags.
+    pub by_dscp: Option<bool>,
+}
+
+impl FlowControl {
+    /// Whether something is lossless. None if it is not known.
+    pub fn is_lossless(&self) -> Option<bool> {
+        let (both, pause) = (self.priorities?, self.pause?);
+        Some(both.0 & both.1 != 0 || pause.0 && pause.1)
+    }
+}
+
+/// Places of counters of queue pairs in the answer, in the order of [`CardCounters`].
+const PAIRS: [usize; 7] = [0x30, 0x38, 0x40, 0x48, 0x50, 0x58, 0x60];
+
+/// What was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Readings {
+    /// The counter set of all queue pairs.
+    pub set: u32,
+    /// The firmware tells of congestion.
+    pub congestion: bool,
+    pub counters: CardCounters,
+    pub flow_control: FlowControl,
+    /// Counters of queue pairs as they were read last: 32 bits, which go on from 0.
+    last: [u32; PAIRS.len()],
+    /// The others, since the card came up, and before.
+    base: CardCounters,
+    due: Option<Instant>,
+}
+
+impl Readings {
+    /// The card was reset: it begins to count anew.
+    pub fn begin(&mut self, set: u32, congestion: bool) {
+        (self.set, self.congestion, self.last) = (set, congestion, [0; PAIRS.len()]);
+        (self.base, self.due) = (self.counters, None);
+    }
+
+    fn take_pairs(&mut self, answer: &[u8]) {
+        let counters = &mut self.counters;
+        let totals = [
+            &mut counters.out_of_buffer,
+            &mut counters.out_of_sequence,
+            &mut counters.duplicate_request,
+            &mut counters.rnr_nak_retry_err,
+            &mut counters.packet_seq_err,
+            &mut counters.implied_nak_seq_err,
+            &mut counters.local_ack_timeout_err,
+        ];
+        for ((total, last), at) in totals.into_iter().zip(&mut self.last).zip(PAIRS) {
+            let now = word(answer, at);
+            *total += u64::from(now.wrapping_sub(core::mem::replace(last, now)));
+        }
+    }
+
+    fn take_congestion(&mut self, answer: &[u8]) {
+        let long = |at| u64::from(word(answer, at)) << 32 | u64::from(word(answer, at + 4));
+        self.counters.cnp_ignored = self.base.cnp_ignored + long(0x18);
+        self.counters.cnp_handled = self.base.cnp_handled + long(0x20);
+        self.counters.ecn_marked = self.base.ecn_marked + long(0x54);
+        self.counters.cnp_sent = self.base.cnp_sent + long(0x5c);
+    }
+
+    fn take_port(&mut self, answer: &[u8]) {
+        let errors = u64::from(word(answer, 0x10)) << 32 | u64::from(word(answer, 0x14));
+        self.counters.rx_discards = self.base.rx_discards + errors;
+    }
+
+    fn take_flow_control(&mut self, answer: &[u8]) {
+        let register = answer.get(16..).unwrap_or_default();
+        if register.len() < 0x20 {
+            return;
+        }
+        let [sends, receives] = [0x40, 0x60].map(|bit| get(register, bit, 1) == 1);
+        let [held, told] = [0x68, 0x48].map(|bit| get(register, bit, 8) as u8);
+        self.flow_control.priorities = Some((held, told));
+        self.flow_control.pause = Some((receives, sends));
+    }
+}
+
+impl ConnectX {
+    /// What the card has counted by itself, as it was read within the last second or so.
+    pub fn card_counters(&self) -> &CardCounters {
+        &self.readings.counters
+    }
+
+    /// How flow control was set at its port when the card came up.
+    pub fn flow_control(&self) -> &FlowControl {
+        &self.readings.flow_control
+    }
+
+    /// Has settings read.
+    pub(super) fn read_settings(&mut self) {
+        self.readings.flow_control = FlowControl::default();
+        self.jobs.extend([Reading::FlowControl, Reading::Trust].map(Job::Read));
+    }
+
+    /// Has counters read when it is time.
+    #[inline]
+    pub(super) fn read_counters(&mut self) {
+        if self.readings.due.is_none_or(|due| due <= self.now) && self.is_up() {
+            self.have_counters_read();
+        }
+    }
+
+    #[cold]
+    fn have_counters_read(&mut self) {
+        self.readings.due = Some(self.now + EVERY);
+        self.jobs.extend([Reading::Pairs, Reading::Port].map(Job::Read));
+        if self.readings.congestion {
+            self.jobs.push_back(Job::Read(Reading::Congestion));
+        }
+    }
+
+    /// The command that reads something: what it is, its operation, input, and bytes of the answer.
+    pub(super) fn reading(&self, reading: Reading) -> (Command, u16, Vec<u8>, usize) {
+        let register = |register, bytes: usize| {
+            let mut input = alloc::vec![0; 0x10 - 8 + bytes];
+            put(&mut input, 0, register);
+            // Of port 1.
+            input[9] = 1;
+            (ACCESS_REG, 1, input, 0x10 + bytes)
+        };
+        match reading {
+            Reading::Pairs => {
+                let mut input = alloc::vec![0; 0x20 - 8];
+                put(&mut input, 0x1c - 8, self.readings.set);
+                (QUERY_Q_COUNTER, 0, input, 0x100)
+            }
+            Reading::Port => (QUERY_VPORT_COUNTER, 0, alloc::vec![0; 0x20 - 8], 0x210),
+            Reading::Congestion => (QUERY_CONG_STATISTICS, 0, alloc::vec![0; 8], 0x110),
+            Reading::FlowControl => register(FLOW_CONTROL, 0x20),
+            Reading::Trust => register(TRUST, 8),
+        }
+    }
+
+    /// The answer to it.
+    pub(super) fn is_read(&mut self, reading: Reading, answer: &[u8]) {
+        let readings = &mut self.readings;
+        match reading {
+            Reading::Pairs => readings.take_pairs(answer),
+            Reading::Port => readings.take_port(answer),
+            Reading::Congestion => readings.take_congestion(answer),
+            Reading::FlowControl => {
+                readings.take_flow_control(answer);
+                if readings.flow_control.is_lossless() == Some(false) {
+                    self.function.port().advise(NOT_LOSSLESS);
+                }
+            }
+            Reading::Trust => {
+                let register = answer.get(16..24).unwrap_or_default();
+                if register.len() == 8 {
+                    readings.flow_control.by_dscp = Some(get(register, 0x3d, 3) == 2);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_go_on_over_resets_and_laps() {
+        let mut readings = Readings::default();
+        let mut pairs = [0; 0x100];
+        let mut read = |readings: &mut Readings, value: u32| {
+            pairs[0x38..0x3c].copy_from_slice(&value.to_be_bytes());
+            readings.take_pairs(&pairs);
+            readings.counters.out_of_sequence
+        };
+        assert_eq!(read(&mut readings, 5), 5);
+        assert_eq!(read(&mut readings, u32::MAX), u64::from(u32::MAX));
+        assert_eq!(read(&mut readings, 2), (1 << 32) + 2);
+        readings.begin(1, false);
+        assert_eq!(read(&mut readings, 3), (1 << 32) + 5);
+        let mut port = [0; 0x210];
+        port[0x17] = 4;
+        readings.take_port(&port);
+        readings.begin(1, false);
+        readings.take_port(&port);
+        assert_eq!(readings.counters.rx_discards, 8);
+    }
+
+    #[test]
+    fn flow_control_is_on_in_both_directions_or_it_is_not() {
+        let lossless = |told: u8, held: u8, pauses: u8| {
+            let mut readings = Readings::default();
+            let mut answer = [0; 0x30];
+            (answer[0x10 + 9], answer[0x10 + 13]) = (told, held);
+            (answer[0x10 + 8], answer[0x10 + 12]) = (pauses & 1 << 7, pauses << 7);
+            readings.take_flow_control(&answer);
+            readings.flow_control.is_lossless()
+        };
+        assert_eq!(FlowControl::default().is_lossless(), None);
+        assert_eq!(lossless(0, 0, 0), Some(false));
+        assert_eq!(lossless(8, 8, 0), Some(true));
+        assert_eq!(lossless(8, 4, 0), Some(false));
+        assert_eq!(lossless(0, 0, 0x81), Some(true));
+        assert_eq!(lossless(0, 0, 0x80), Some(false));
+    }
+}

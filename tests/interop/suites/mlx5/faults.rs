@@ -1,0 +1,91 @@
+//! The image's card fails while stock Linux has a volume of the image mapped. What a card does when it fails is the
+//! model's opinion.
+
+use super::*;
+
+const VOLUME: &str = "isthmus.volume.0.size=32MiB";
+/// The path is connected, and the device reads.
+const BACK: &str = "[ $(cat /sys/class/rtrs-client/s1/paths/*/state) = connected ] && \
+    dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null";
+
+/// Maps the volume, writes to one part of it what is compared later, and has something written to another part on and on,
+/// whether it succeeds or not.
+fn load(linux: &mut Linux) -> Result<()> {
+    linux.sh("modprobe rnbd-client")?;
+    map(&mut linux.guest, "s1", &format!("ip:{HERE}@ip:{THERE}"), "ram0", "")?;
+    linux.sh("dd if=/dev/urandom of=/tmp/a bs=64k count=64 2>/dev/null
+         dd if=/tmp/a of=/dev/rnbd0 bs=64k oflag=direct 2>/dev/null
+         (while [ ! -e /tmp/stop ]; do
+             dd if=/dev/zero of=/dev/rnbd0 bs=16k seek=512 count=256 oflag=direct 2>/dev/null
+             sleep 0.05
+         done; touch /tmp/stopped) >/dev/null 2>&1 </dev/null &")?;
+    Ok(())
+}
+
+/// The client connects again by itself, and finds what it wrote; and the volume is as good as before.
+fn is_back(cards: &mut Cards) -> Result<()> {
+    let back = cards.linux.guest.wait_until(BACK, Duration::from_secs(150));
+    if back.is_err() {
+        let log = cards.vm.run("show log")?.text;
+        let said = cards.linux.sh("dmesg | grep -E 'rnbd|rtrs' | tail -20")?;
+        return cards.linux.fail(&format!("the client does not come back:\n{log}\n{said}"));
+    }
+    cards.linux.sh("touch /tmp/stop; until [ -e /tmp/stopped ]; do sleep 0.1; done
+         dd if=/dev/rnbd0 of=/tmp/b bs=64k count=64 iflag=direct 2>/dev/null
+         cmp /tmp/a /tmp/b")?;
+    storage::fio_verifies(&mut cards.linux.guest, 8, 16)?;
+    unmap(&mut cards.linux.guest, 0)
+}
+
+/// The image's card does something wrong under load, for which it is reset.
+fn a_card_is_reset(fault: &str, says: &str) -> Result<()> {
+    let mut cards = Cards::boot(&[], VOLUME)?;
+    load(&mut cards.linux)?;
+    cards.linux.sh("sleep 1")?;
+    cards.linux.model.order(1, fault)?;
+    let end = Instant::now() + LIMIT;
+    while cards.vm.run("show interfaces --json")?.json()?[0]["resets"] != 1 {
+        ensure!(Instant::now() < end, "the card was not reset");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    cards.vm.run("show log")?.contains(says)?;
+    is_back(&mut cards)?;
+    let interfaces = cards.vm.run("show interfaces --json")?.json()?;
+    ensure!(interfaces[0]["resets"] == 1 && interfaces[0]["roce"] == "hardware", "{interfaces}");
+    drop(cards.vm);
+    let counters = cards.linux.end()?;
+    ensure!(counter(&counters, "function1.complaints")? == 0, "{counters}");
+    ensure!(counter(&counters, "function1.resets")? >= 2, "{counters}");
+    Ok(())
+}
+
+#[test]
+fn a_card_that_reads_all_ones_under_load_is_reset() -> Result<()> {
+    a_card_is_reset("all-ones", "does not answer")
+}
+
+#[test]
+fn a_card_whose_firmware_fails_under_load_is_reset() -> Result<()> {
+    a_card_is_reset("fatal", "firmware")
+}
+
+/// The model's process is killed: to the image a card that is pulled out.
+#[test]
+fn a_card_that_is_gone_leaves_the_rest_of_the_image_alone() -> Result<()> {
+    let mut cards = Cards::boot(&[], VOLUME)?;
+    load(&mut cards.linux)?;
+    cards.linux.sh("sleep 1")?;
+    cards.linux.model.kill();
+    let end = Instant::now() + LIMIT;
+    loop {
+        let interfaces = cards.vm.run("show interfaces --json")?.json()?;
+        if interfaces[0]["link"] == "down" || interfaces[0]["link"] == false {
+            break;
+        }
+        ensure!(Instant::now() < end, "{interfaces}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    cards.vm.run("show volumes")?.contains("ram0")?;
+    cards.vm.run("show log")?.contains("mlx5")?;
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! What a card says of requests and receives that fail, as verbs say it. Which syndrome a card has for what is known from
+//! Linux (`mlx5_ib`'s `cq.c`), and not from a card.
+
+use super::*;
+
+/// Syndromes, and the status that each of them is.
+const SYNDROMES: [(u8, Status); 13] = [
+    (0x01, Status::LocalLength),
+    (0x02, Status::LocalProtection),
+    (0x04, Status::LocalProtection),
+    (0x05, Status::Flushed),
+    (0x06, Status::LocalProtection),
+    (0x10, Status::RemoteOperation),
+    (0x11, Status::LocalProtection),
+    (0x12, Status::RemoteInvalidRequest),
+    (0x13, Status::RemoteAccess),
+    (0x14, Status::RemoteOperation),
+    (0x15, Status::RetryExceeded),
+    (0x16, Status::RnrRetryExceeded),
+    (0x22, Status::Flushed),
+];
+
+/// Both queue pairs are destroyed, and made anew.
+fn begin_again(bench: &mut Bench) {
+    for n in 0..2 {
+        let qp = bench.qp[n];
+        bench.device(n).destroy_qp(qp).unwrap();
+    }
+    bench.again();
+}
+
+#[test]
+fn each_syndrome_of_a_request_is_a_status() {
+    let mut bench = Bench::new(false);
+    let (memory, rng) = (bench.pair.memory(1, 100), Access::REMOTE_WRITE);
+    let region = bench.grant(1, memory, rng);
+    for (syndrome, status) in SYNDROMES {
+        let qp = bench.qp[0];
+        bench.device(0).post_recv(qp, &RecvRequest { id: 9, into: &[] }).unwrap();
+        bench.inject(0, Fault::RequestFails(syndrome));
+        for id in 1..=3 {
+            bench.post(0, id, write(granted(&region)));
+        }
+        bench.pair.run(MILLISECOND);
+        let ends = bench.ends(0);
+        let all = [(1, status), (2, Status::Flushed), (3, Status::Flushed), (9, Status::Flushed)];
+        assert_eq!(ends, all, "{syndrome:#x}");
+        // What was only flushed has failed elsewhere, which is told by an event.
+        let failed = status != Status::Flushed;
+        let told = if failed { vec![AsyncEvent::QpError(qp)] } else { vec![] };
+        assert_eq!(bench.events(0), told, "{syndrome:#x}");
+        assert_eq!(bench.device(0).failed_by_itself(qp), failed);
+        begin_again(&mut bench);
+        bench.works();
+    }
+}
+
+#[test]
+fn each_syndrome_of_a_receive_is_a_status() {
+    let mut bench = Bench::new(false);
+    for (syndrome, status) in SYNDROMES {
+        let qp = bench.qp[1];
+        for id in 1..=2 {
+            bench.device(1).post_recv(qp, &RecvRequest { id, into: &[] }).unwrap();
+        }
+        bench.inject(1, Fault::MessageFails(syndrome));
+        let payload = Payload::Inline(&[]);
+        bench.post(0, 5, SendOperation::Send { payload, with: SendWith::Nothing });
+        bench.pair.run(MILLISECOND);
+        assert_eq!(bench.ends(1), [(1, status), (2, Status::Flushed)], "{syndrome:#x}");
+        let told = bench.events(1).contains(&AsyncEvent::QpError(qp));
+        assert_eq!(told, status != Status::Flushed, "{syndrome:#x}");
+        begin_again(&mut bench);
+        bench.ends(0);
+        bench.events(0);
+        bench.works();
+    }
+}
+
+#[test]
+fn what_the_card_counts_is_read() {
+    let mut bench = Bench::new(false);
+    for n in 0..3 {
+        bench.inject(1, Fault::LosesPacket);
+        let qp = bench.qp[1];
+        for id in 0..2 {
+            bench.device(1).post_recv(qp, &RecvRequest { id, into: &[] }).unwrap();
+        }
+        let payload = Payload::Inline(&[]);
+        let with = SendWith::Nothing;
+        bench.post(0, 1, SendOperation::Send { payload, with });
+        bench.post(0, 2, SendOperation::Send { payload, with });
+        bench.pair.run(Duration::from_secs(2));
+        assert_eq!(bench.ends(0), [(1, Status::Success), (2, Status::Success)]);
+        assert_eq!(bench.ends(1).len(), 2);
+        assert_eq!(bench.device(1).card_counters().out_of_sequence, 1 + n);
+        assert_eq!(bench.device(0).card_counters().packet_seq_err, 1 + n);
+    }
+    // They go on over a reset.
+    bench.inject(1, Fault::Fatal(1));
+    bench.pair.run(Duration::from_secs(10));
+    assert_eq!(bench.device(1).card_counters().out_of_sequence, 3);
+}
+
+#[test]
+fn lossless_or_not_is_read_and_said() {
+    let mut bench = Bench::new(false);
+    bench.pair.run(MILLISECOND);
+    assert_eq!(bench.device(0).flow_control().is_lossless(), Some(false));
+    assert_eq!(bench.device(0).flow_control().by_dscp, Some(true));
+    let said = bench.device(0).port().notice().unwrap();
+    assert!(said.text.contains("lossless is not configured"), "{said:?}");
+}
