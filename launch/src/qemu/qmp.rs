@@ -23,8 +23,10 @@ impl Qmp {
 
     /// Executes a command and returns what it returns.
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
-        let request = json!({"execute": command, "arguments": arguments});
-        writeln!(self.stream.get_mut(), "{request}").context("QEMU's monitor is closed")?;
+        // In one piece: QEMU ends at the last brace of "quit", and whoever writes the end of the line then finds nobody.
+        let request = format!("{}\n", json!({"execute": command, "arguments": arguments}));
+        let sent = self.stream.get_mut().write_all(request.as_bytes());
+        sent.context("QEMU's monitor is closed")?;
         loop {
             let mut answer = self.read()?;
             if let Some(error) = answer.get("error") {
