@@ -69,19 +69,24 @@ def draw(seed, count):
 
 
 def make_tree(sample):
-    """A copy of the sources, with the mutants of the sample."""
-    subprocess.run(["rm", "-rf", TREE], check=True)
-    TREE.mkdir(parents=True)
+    """A copy of the sources, with the mutants of the sample. What is there and the same stays untouched, so that
+    cargo compiles what has changed since, and nothing else."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True)
-    there = [name for name in listed.stdout.split(b"\0") if name and (ROOT / os.fsdecode(name)).exists()]
-    packed = subprocess.run(["tar", "c", "--null", "-T", "-"], cwd=ROOT, input=b"\0".join(there), check=True, capture_output=True)
-    subprocess.run(["tar", "x"], cwd=TREE, input=packed.stdout, check=True)
+    names = [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
+    sources = {name: (ROOT / name).read_bytes() for name in names if (ROOT / name).is_file()}
     for name in {one["file"] for one in sample}:
         chosen = [one for one in sample if one["file"] == name]
-        (TREE / name).write_text(rust.switched((ROOT / name).read_bytes(), chosen))
+        sources[name] = rust.switched(sources[name], chosen).encode()
     for crate in CRATES:
-        with open(TREE / crate / "src" / "lib.rs", "a") as head:
-            head.write(rust.SWITCH)
+        sources[f"{crate}/src/lib.rs"] += rust.SWITCH.encode()
+    for path in TREE.rglob("*"):
+        if path.is_file() and str(path.relative_to(TREE)) not in sources:
+            path.unlink()
+    for name, source in sources.items():
+        path = TREE / name
+        if not path.is_file() or path.read_bytes() != source:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(source)
 
 
 def build(sample):

@@ -182,11 +182,13 @@ fn a_mapped_device_is_a_volume() {
     };
     assert_eq!(pair.volume.submit(&past).err(), Some(VolumeError::PastEnd));
     assert_eq!(pair.world.server.devices().count(), 1);
+    assert_eq!(pair.world.server.opened(), 1);
     // All that was taken comes back.
     let device = pair.device;
     assert!(pair.host.client.unmap(device, context!(pair.world, host)));
     pair.run();
     assert_eq!((pair.world.server.devices().count(), pair.host.client.devices().count()), (0, 0));
+    assert_eq!(pair.world.server.opened(), 2, "and closed");
     assert_eq!(pair.volume.submit(&past).err(), Some(VolumeError::Io));
     pair.host.client.end(context!(pair.world, host));
     assert_eq!(pair.world.client_arena.available(), (1 << 20) - (64 << 10));

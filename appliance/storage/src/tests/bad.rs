@@ -196,6 +196,31 @@ pub fn a_header_that_lies_gets_einval_and_the_session_goes_on() {
     }
 }
 
+/// A read may be as long as a chunk, and no longer.
+#[test]
+pub fn a_read_fills_a_chunk_at_most() {
+    let config = World::small(true);
+    let user = user_io(Operation::Read, 0, 512);
+    for (length, malformed) in [(config.chunk_size, 0), (config.chunk_size + 1, 1)] {
+        netsim::label!(length);
+        let mut world = World::new(config, 1 << 20);
+        let client = world.connect("s1");
+        world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+        let into = Some(Descriptor { address: 0x1000, key: 1, length });
+        let user_len = user.len() as u16;
+        let (header, size) = IoHeader::Read { user_len, need_invalidate: false, into }.emit();
+        let bytes = Some(header[..size].to_vec());
+        world.wire.forgery = Some(Forgery { bytes, ..Forgery::default() });
+        let permit = world.start_read(client, &user, 512);
+        world.run();
+        assert_eq!(world.server.transport().counters().malformed, malformed);
+        // What fills a chunk is written where the client wants it, where this one has no memory.
+        let refused = Outcome::Answered(Err(Errno::EINVAL));
+        let expected = if malformed > 0 { refused } else { Outcome::Lost };
+        assert_eq!(world.outcome(client, permit), Some(expected));
+    }
+}
+
 /// As in Linux: a header cannot begin where the chunk ends.
 #[test]
 pub fn an_offset_at_the_end_of_its_chunk_ends_the_path() {

@@ -127,6 +127,40 @@ fn memory_is_worked_on_by_either_core_and_a_disk_by_its_owner() {
     }
 }
 
+/// Memory that lends what is read, but not itself.
+struct Lending(RamVolume);
+
+impl Volume for Lending {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+        self.0.submit(request)
+    }
+    fn flush_queue(&mut self) {
+        self.0.flush_queue();
+    }
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.poll()
+    }
+}
+
+/// Nobody but a volume's owner keeps what it lends: another core has a copy of it.
+#[test]
+fn what_a_volume_lends_is_copied_for_another_core() {
+    let mut cores = Cores::new();
+    let memory = cores.arena.alloc(1 << 20, 4096).unwrap();
+    let volume = Lending(RamVolume::new(memory, false));
+    let volume = cores.owner.add(name("lending"), Box::new(volume)).unwrap();
+    cores.tell();
+    let (data, into) = (cores.filled(5), cores.filled(9));
+    for (word, operation, data) in [(3, WRITE, data), (4, Operation::Read, into)] {
+        assert!(matches!(cores.ask(volume, word, operation, data), Submitted::Pending));
+        assert_eq!(cores.answers(), [(word, Ok(()))]);
+    }
+    assert!(netsim::contents(&into) == [5; 4096]);
+}
+
 /// A loop that looks for news on its way to a halt is not to sleep over an answer.
 #[test]
 fn an_answer_is_news() {

@@ -117,6 +117,34 @@ fn a_length_that_no_message_has() {
     }
 }
 
+/// The last packet of a WRITE brings what is left of it, and all others leave something: 1000 bytes come in four.
+#[test]
+fn a_write_is_as_long_as_it_said() {
+    for (length, good) in [(1000u32, true), (999, false), (1001, false), (768, false), (700, false)]
+    {
+        netsim::label!(length);
+        let (mut pair, mut frames) = world(true);
+        frames[0][LEN + 12..LEN + 16].copy_from_slice(&length.to_be_bytes());
+        seal(&mut frames[0]);
+        frames.iter().for_each(|frame| {
+            pair.deliver(1, frame);
+        });
+        let (now, node) = (pair.network.now, &mut pair.nodes[1]);
+        let state = node.roce.qp_state(node.qp);
+        assert_eq!(state == Ok(QpState::Error), !good, "{state:?}");
+        // What is received with it ends well only with all of it.
+        let completed = node.completions();
+        let received = completed.iter().filter(|done| done.status == Status::Success).count();
+        assert_eq!(received, usize::from(good), "{completed:?}");
+        assert!(node.roce.poll_transmit(0, now, &mut node.tx), "no answer");
+        let answer = frame(&node.tx);
+        pair.deliver(0, &answer);
+        let status = pair.nodes[0].completions().first().map(|done| done.status);
+        let expected = if good { Status::Success } else { Status::RemoteInvalidRequest };
+        assert_eq!(status, Some(expected));
+    }
+}
+
 /// Between two packets of a WRITE the key dies: nothing more is written.
 #[test]
 fn a_key_revoked_in_the_middle_stops_the_rest() {

@@ -168,11 +168,16 @@ fn foreign_data_is_not_touched_without_force_and_damage_never() {
     disk.cache[1080] = 0x53;
     assert!(!load(&mut disk).claim(false));
     disk.cache[1080] = 0;
+    // Where a copy of the table would be, and at the end.
     let last = disk.cache.len() - 1;
-    disk.cache[last] = 1;
-    let mut store = load(&mut disk);
-    assert_eq!(store.state(), StoreState::Foreign);
-    assert!(!store.claim(false) && !store.is_busy());
+    for at in [32 << 10, 64 << 10, last] {
+        netsim::label!(at);
+        disk.cache[at] = 1;
+        let mut store = load(&mut disk);
+        assert_eq!(store.state(), StoreState::Foreign);
+        assert!(!store.claim(false) && !store.is_busy());
+        disk.cache[at] = 0;
+    }
 
     let (mut disk, mut store) = claimed(0, true);
     assert_eq!(make(&mut store, &mut disk, Change::Create("a", 1)), StoreEvent::Done);

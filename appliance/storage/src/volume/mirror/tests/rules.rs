@@ -232,6 +232,7 @@ fn a_silent_member_is_left_out_in_time() {
         let status = world.mirror.status().get();
         assert_eq!(status.members, [MemberState::InSync, MemberState::Out]);
         assert_eq!((status.why[1], status.timeouts), (Some(Why::Silent), 1));
+        assert_eq!(status.dropped, 1);
         assert_eq!((status.stale, status.stale_bytes), (1, 4096), "told at once");
         assert!(world.disks[0].record().alone);
         world.write(4, 0xbb);
