@@ -119,8 +119,8 @@ impl Cards {
 fn limits(config: &Config, arena: &Arena) -> connectx::Limits {
     let default = connectx::Limits::default();
     let per_host = config.limits.connections_per_host as usize;
-    // Of 64 bytes each: a sixteenth of the memory at most.
-    let completions = (arena.capacity() >> 10).clamp(1 << 14, 1 << 18);
+    // Twice 64 bytes each: a sixteenth of the memory at most.
+    let completions = (arena.capacity() >> 11).clamp(1 << 14, 1 << 18);
     connectx::Limits {
         log_completions: completions.ilog2(),
         connections: cm::Limits { connections_per_host: per_host, ..default.connections },

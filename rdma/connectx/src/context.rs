@@ -34,10 +34,11 @@ pub enum Service {
 #[derive(Clone, Copy, Debug)]
 pub struct Make {
     pub service: Service,
-    /// The card's number of the protection domain, the doorbell page, and the completion queue.
+    /// The card's number of the protection domain, the doorbell page, and the completion queues.
     pub domain: u32,
     pub page: u32,
-    pub completions: u32,
+    /// Of what is sent, and of what is received.
+    pub completions: [u32; 2],
     /// The counter set.
     pub counters: u32,
     /// What completions call it.
@@ -91,8 +92,8 @@ pub fn create(make: &Make) -> Vec<u8> {
     set(context, 0xa3, 5, make.buffer.log_page);
     // It may change keys.
     set(context, 0x394, 1, u32::from(make.service == Service::Reliable));
-    set(context, 0x3e8, 24, make.completions);
-    set(context, 0x4e8, 24, make.completions);
+    set(context, 0x3e8, 24, make.completions[0]);
+    set(context, 0x4e8, 24, make.completions[1]);
     put64(context, 0xa0, make.record.bus_address());
     make.buffer.list(&mut input);
     input
@@ -108,8 +109,8 @@ pub fn init(number: u32, make: &Make, qkey: u32) -> Vec<u8> {
     set(context, 0x60, 8, make.counters);
     set(context, 0x88, 24, make.user);
     set(context, 0x1e8, 8, 1); // port
-    set(context, 0x3e8, 24, make.completions);
-    set(context, 0x4e8, 24, make.completions);
+    set(context, 0x3e8, 24, make.completions[0]);
+    set(context, 0x4e8, 24, make.completions[1]);
     put64(context, 0xa0, make.record.bus_address());
     if make.service == Service::Reliable {
         // What peers may do is a matter of regions.

@@ -1,7 +1,7 @@
 //! What happens by itself: completions and events that come, doorbells that are rung, resets.
 
 use super::pair::{Gone, Pair, source};
-use super::ring::{Entry, Kind, status};
+use super::ring::{Arm, Entry, Kind, status};
 use super::send_queue::Then;
 use super::{ConnectX, commands::Job, management, setup};
 use drivers::ethernet::mlx5::PairEvent;
@@ -51,16 +51,23 @@ impl ConnectX {
     /// Asks for an interrupt when something completes; before a halt, with [`Port::set_interrupts`] of the port.
     pub fn arm(&mut self) {
         self.take_told();
-        if let Some(word) = self.ring.arm() {
+        if let Some(word) = self.ring.arm(Arm::Any) {
             self.function.arm(word, self.ring.number);
+        }
+        // Nobody is woken for what nobody wants to hear of.
+        let what = if self.awaited > 0 { Arm::Any } else { Arm::Errors };
+        if let Some(word) = self.sent.arm(what) {
+            self.function.arm(word, self.sent.number);
         }
     }
 
     /// Takes in which completion queues have told of something.
     fn take_told(&mut self) {
         while let Some(queue) = self.function.told() {
-            if queue == self.ring.number {
-                self.ring.has_told();
+            for ring in [&mut self.ring, &mut self.sent] {
+                if queue == ring.number {
+                    ring.has_told();
+                }
             }
         }
     }
@@ -136,6 +143,11 @@ impl ConnectX {
     /// Takes completions in.
     #[inline]
     pub(super) fn reap(&mut self) {
+        // Why a request has failed comes before receives that are only flushed because of it.
+        while let Some(entry) = self.sent.take() {
+            self.pair_entry(entry.user as usize, &entry);
+        }
+        self.sent.tell();
         while let Some(entry) = self.ring.take() {
             match entry.user {
                 setup::KEYS => self.key_entry(&entry),
@@ -249,6 +261,9 @@ impl ConnectX {
                 return;
             };
             let (qp, cq) = (pair.id, pair.send_cq);
+            if then.is_awaited() {
+                self.awaited = self.awaited.saturating_sub(1);
+            }
             // Those before it were not to be told of, unless they fail.
             let status = if is_it { end } else { Status::Success };
             self.is_over(qp, cq, then, status);
@@ -413,6 +428,7 @@ impl ConnectX {
                 self.complete(recv_cq, Completion { id, qp, status, operation, datagram_from });
             }
         }
+        self.awaited = 0;
         self.numbers.clear();
         self.news.clear();
     }

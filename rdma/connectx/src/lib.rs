@@ -3,8 +3,8 @@
 //!
 //! [`ConnectX`] shares the [`Function`] with its Ethernet port ([`Function::ethernet`]). Its loop calls [`ConnectX::poll`] in each
 //! round, and uses it through the traits of [`verbs`]. What is posted is told to the card at the end of the round, by one
-//! write to a register for each queue pair that has something new; no register is read. All completions come to one queue,
-//! and are handed on to those of its users.
+//! write to a register for each queue pair that has something new; no register is read. What users send completes in one
+//! queue, all else in another, and both are handed on to those of the users.
 //!
 //! # What waits
 //! Objects are made while the caller waits for the firmware (tens of microseconds to milliseconds): protection domains,
@@ -82,7 +82,7 @@ use core::cell::RefMut;
 use core::net::IpAddr;
 use domains::Domain;
 use drivers::ethernet::mlx5::{Abilities, Mlx5Port};
-use drivers::hal::{Arena, Instant};
+use drivers::hal::{Arena, Instant, Window};
 use management::Management;
 use pair::Pair;
 use pool::Pool;
@@ -113,7 +113,7 @@ pub struct Limits {
     pub spare_keys: usize,
     /// Work requests in a send or receive queue.
     pub wr: u32,
-    /// Completions that all queue pairs may have at a time, as log2: at most 22.
+    /// Completions that all queue pairs may have at a time, as log2: at most 22. There is memory for twice as many.
     pub log_completions: u32,
     /// Connections.
     pub connections: cm::Limits,
@@ -180,6 +180,10 @@ pub struct ConnectX {
     /// The provider's own domain, and its key for all memory.
     own_domain: (u32, u32),
     ring: Ring,
+    /// That of what users send.
+    sent: Ring,
+    /// Requests of which their users are to hear.
+    awaited: u32,
     /// Completions that all queue pairs could have at a time.
     promised: u32,
     key_queue: KeyQueue,
@@ -231,7 +235,7 @@ impl ConnectX {
     /// Whether something has completed or happened that was not taken in.
     #[inline]
     pub fn pending(&self) -> bool {
-        self.ring.pending() || self.function.has_news()
+        self.ring.pending() || self.sent.pending() || self.function.has_news()
     }
 
     /// Whether the card is up, with RDMA.
@@ -290,7 +294,9 @@ impl Drop for ConnectX {
         if self.has_begun {
             self.function.end();
         }
-        let mut taken = alloc::vec![self.ring.buffer.window, self.ring.record];
+        let rings = [&self.ring, &self.sent];
+        let mut taken: Vec<Window> =
+            rings.iter().flat_map(|ring| [ring.buffer.window, ring.record]).collect();
         taken.extend(self.key_queue.memory());
         taken.extend(self.management.memory());
         let pairs = self.pairs.iter();

@@ -64,7 +64,7 @@ impl ConnectX {
             service,
             domain,
             page: self.abilities.page,
-            completions: self.ring.number,
+            completions: [self.sent.number, self.ring.number],
             counters: self.readings.set,
             user: 0,
             buffer: memory.buffer,
@@ -146,6 +146,8 @@ impl ConnectX {
         });
         self.cqs.release(pair.send_cq, qp);
         self.cqs.release(pair.recv_cq, qp);
+        let awaited = pair.sends.awaited();
+        self.awaited = self.awaited.saturating_sub(awaited);
         let is_change = |then: &Then| matches!(then, Then::Key { .. });
         let undone: Vec<Then> =
             core::iter::from_fn(|| pair.sends.give_up()).filter(is_change).collect();

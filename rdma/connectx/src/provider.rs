@@ -56,6 +56,7 @@ impl ConnectX {
         let control = requests::build(request, pair.key, &pair.most, datagram, &mut words)?;
         let then = Then::User { id: request.id, signaled: request.signaled };
         pair.sends.write(&mut words, control, then);
+        self.awaited += u32::from(request.signaled);
         if !pair.listed {
             pair.listed = true;
             self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
@@ -285,6 +286,7 @@ impl Provider for ConnectX {
             && let Some((control, rest)) = requests::short(request, pair.key, &pair.most)
         {
             pair.sends.write_short(&rest, control, then);
+            self.awaited += u32::from(request.signaled);
             if !pair.listed {
                 pair.listed = true;
                 self.news.push(HandleTable::<Pair>::index(qp.0) as u32);

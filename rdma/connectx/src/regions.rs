@@ -387,6 +387,7 @@ impl ConnectX {
         if let Some(pair) = self.pairs.get_mut(by.qp.0) {
             let then = Then::Key { key: place, gives, region: id, chunk, tells };
             pair.sends.write(&mut words, control, then);
+            self.awaited += 1;
             // Those behind it find it done.
             pair.sends.fence = super::send_queue::FENCE_SMALL;
         }

@@ -1,5 +1,5 @@
-//! The completion queue, of which there is one for everything: a ring of 64 bytes each, told apart by what the queue pair
-//! said to be called (`user_index`), and its number.
+//! A completion queue: a ring of 64 bytes each, told apart by what the queue pair said to be called (`user_index`), and its
+//! number. There are two: what users send completes in the one, and everything else in the other.
 
 use super::memory::Buffer;
 use core::sync::atomic::AtomicU64;
@@ -63,9 +63,21 @@ pub struct Ring {
     told: u32,
     /// How often it has told of something, once armed.
     armed: u32,
-    /// It is armed, and has told of nothing since.
-    is_armed: bool,
+    /// What it is armed for, and has not told of since.
+    is_armed: Option<Arm>,
 }
+
+/// What a queue is to tell of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// The next completion.
+    Any,
+    /// The next one that is an error, or was solicited.
+    Errors,
+}
+
+/// In what a queue is armed with: errors, and what was solicited, alone.
+const ERRORS: u32 = 1 << 24;
 
 impl Ring {
     /// Of 2^`log` entries, with a record of 8 bytes.
@@ -81,7 +93,7 @@ impl Ring {
             taken: 0,
             told: 0,
             armed: 0,
-            is_armed: false,
+            is_armed: None,
         };
         ring.clear();
         Ok(ring)
@@ -94,7 +106,7 @@ impl Ring {
             self.words.store(n * WORDS + 7, NEVER_WRITTEN.swap_bytes());
         }
         self.record.fill(0);
-        (self.taken, self.told, self.armed, self.is_armed) = (0, 0, 0, false);
+        (self.taken, self.told, self.armed, self.is_armed) = (0, 0, 0, None);
     }
 
     #[inline(always)]
@@ -154,20 +166,22 @@ impl Ring {
         }
     }
 
-    /// Writes down that an event is wanted at the next entry; what the doorbell says of it. None if that was done.
-    pub fn arm(&mut self) -> Option<u32> {
+    /// Writes down of which next entry an event is wanted; what the doorbell says of it. None if that was done, or more.
+    pub fn arm(&mut self, what: Arm) -> Option<u32> {
         self.tell();
-        if core::mem::replace(&mut self.is_armed, true) {
+        if self.is_armed.is_some_and(|armed| armed == what || armed == Arm::Any) {
             return None;
         }
-        let word = (self.armed & 3) << 28 | self.taken & 0xff_ffff;
+        self.is_armed = Some(what);
+        let errors = if what == Arm::Errors { ERRORS } else { 0 };
+        let word = (self.armed & 3) << 28 | errors | self.taken & 0xff_ffff;
         self.record.store32(4, word.swap_bytes());
         Some(word)
     }
 
     /// The event has come.
     pub fn has_told(&mut self) {
-        self.is_armed = false;
+        self.is_armed = None;
         self.armed = self.armed.wrapping_add(1);
     }
 }

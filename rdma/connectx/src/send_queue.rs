@@ -32,6 +32,13 @@ pub enum Then {
     Moved { key: u32 },
 }
 
+impl Then {
+    /// Whether somebody is to hear of its success.
+    pub fn is_awaited(self) -> bool {
+        !matches!(self, Then::User { signaled: false, .. })
+    }
+}
+
 /// A request that the card has, or will be told of. It begins where the one before it ends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
@@ -152,6 +159,14 @@ impl SendQueue {
     /// Requests of the user that are not done.
     pub fn outstanding(&self) -> u32 {
         self.outstanding
+    }
+
+    /// Requests that are not done and of which somebody is to hear.
+    pub fn awaited(&self) -> u32 {
+        let count = self.end_work.wrapping_sub(self.first_work);
+        let all = (0..count).map(|n| self.first_work.wrapping_add(n) & (self.entries - 1));
+        let kinds = all.filter_map(|index| Some(self.works.get(index as usize)?.kind));
+        kinds.filter(|kind| *kind != WorkKind::Quiet).count() as u32
     }
 
     /// Whether nothing is outstanding.

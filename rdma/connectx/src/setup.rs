@@ -81,11 +81,17 @@ pub fn open(
     rng: &mut dyn RngCore,
 ) -> Result<ConnectX, Error> {
     let limits = Limits { qps: limits.qps.clamp(1, handle_table::MAX - 2), ..limits };
-    let record = arena.alloc(RECORD, 64).ok_or(Error::NoMemory)?;
-    let ring = Ring::new(limits.log_completions.clamp(4, 22), record, &mut arena);
+    let mut ring = || {
+        let record = arena.alloc(RECORD, 64).ok_or(Error::NoMemory)?;
+        let ring = Ring::new(limits.log_completions.clamp(4, 22), record, &mut arena);
+        ring.map_err(|_| Error::NoMemory)
+    };
+    let (ring, sent) = (ring()?, ring()?);
     let link = function.link_up();
     let mut opened = ConnectX {
-        ring: ring.map_err(|_| Error::NoMemory)?,
+        ring,
+        sent,
+        awaited: 0,
         key_queue: KeyQueue::new(&mut arena)?,
         management: Management::new(&mut arena)?,
         function,
@@ -140,7 +146,10 @@ impl ConnectX {
         self.do_jobs()?;
         self.own_domain = self.make_card_domain()?;
         self.ring.clear();
-        self.ring.number = self.create_ring()?;
+        self.sent.clear();
+        let inputs = [&self.ring, &self.sent].map(|ring| self.ring_input(ring));
+        self.ring.number = self.create(CREATE_CQ, &inputs[0])?;
+        self.sent.number = self.create(CREATE_CQ, &inputs[1])?;
         self.promised = 0;
         let set = self.create(ALLOC_Q_COUNTER, &[0; 8])? & 0xff;
         self.readings.begin(set, self.tells_congestion);
@@ -210,16 +219,17 @@ impl ConnectX {
         Ok(())
     }
 
-    fn create_ring(&mut self) -> Result<u32, Error> {
+    /// What makes a completion queue.
+    fn ring_input(&self, ring: &Ring) -> Vec<u8> {
         let mut input = alloc::vec![0; 0x110 - 8];
         let context = &mut input[0x10 - 8..];
-        set(context, 0x63, 5, self.ring.log);
+        set(context, 0x63, 5, ring.log);
         set(context, 0x68, 24, self.abilities.page);
         set(context, 0xa0, 32, self.abilities.events);
-        set(context, 0xc3, 5, self.ring.buffer.log_page);
-        put64(context, 0x38, self.ring.record.bus_address());
-        self.ring.buffer.list(&mut input);
-        self.create(CREATE_CQ, &input)
+        set(context, 0xc3, 5, ring.buffer.log_page);
+        put64(context, 0x38, ring.record.bus_address());
+        ring.buffer.list(&mut input);
+        input
     }
 
     /// Makes a queue pair of the provider's own, which sends at once.
@@ -247,7 +257,7 @@ impl ConnectX {
             service: Service::Keys,
             domain: self.own_domain.0,
             page: self.abilities.page,
-            completions: self.ring.number,
+            completions: [self.ring.number; 2],
             counters: self.readings.set,
             user: KEYS,
             buffer,

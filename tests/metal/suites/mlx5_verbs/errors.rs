@@ -111,3 +111,30 @@ fn lossless_or_not_is_read_and_said() {
     let said = bench.device(0).port().notice().unwrap();
     assert!(said.text.contains("lossless is not configured"), "{said:?}");
 }
+
+/// A loop that has halted is woken by what somebody wants to hear of, and by errors.
+#[test]
+fn nobody_is_woken_by_requests_that_nobody_wants_to_hear_of() {
+    let mut bench = Bench::new(false);
+    let memory = bench.pair.memory(1, 100);
+    let region = bench.grant(1, memory, Access::REMOTE_WRITE);
+    let raised = |bench: &mut Bench| bench.device(0).port().counters().interrupts;
+    let nowhere = RemoteAddress { address: 0, rkey: 1 };
+    for (signaled, to, wakes) in [
+        (false, granted(&region), false),
+        (true, granted(&region), true),
+        (false, granted(&region), false),
+        (false, nowhere, true),
+    ] {
+        let qp = bench.qp[0];
+        let request = SendRequest { signaled, ..request(1, write(to)) };
+        bench.device(0).post_send(qp, &request).unwrap();
+        bench.device(0).arm();
+        bench.device(0).port().set_interrupts(true);
+        let before = raised(&mut bench);
+        bench.pair.run(MILLISECOND);
+        assert_eq!(raised(&mut bench) > before, wakes, "{signaled} {to:?}");
+        bench.ends(0);
+    }
+    assert_eq!(bench.device(0).under_way(), UnderWay::default());
+}
