@@ -5,6 +5,7 @@ use appliance::crash;
 use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
 use appliance::machine::SpareCore;
+use boot::tsc::{Tsc, Verdict};
 use boot::{BootInfo, Protocol};
 use drivers::fw_cfg;
 use drivers::hal::Instant;
@@ -62,6 +63,17 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     }
     if boot.command_line_truncated {
         log::error!("command line: longer than {} bytes; its end is lost", command_line.len());
+    }
+    match Tsc::ask().verdict() {
+        Verdict::Good => {}
+        Verdict::Doubtful => log::warn!(
+            "clock: the hypervisor does not promise that the time-stamp counter keeps its rate (CPUID 0x80000007): time may go wrong when the machine is moved to another host"
+        ),
+        Verdict::Unusable => {
+            let reason = "no clock: this CPU's time-stamp counter changes its rate (CPUID 0x80000007, EDX bit 8 is clear): \
+                          every timer would be wrong";
+            return Err(Refusal { reason: reason.into(), code: power::REFUSED });
+        }
     }
     log::info!(
         "memory: {} pages mapped, {} executable, {} read-only, none writable and executable",

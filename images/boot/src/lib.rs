@@ -19,6 +19,7 @@ mod memory_map;
 mod multiboot2;
 #[cfg(feature = "stub")]
 mod stub;
+pub mod tsc;
 
 pub use info::{BootInfo, ClockSource, Protocol, boot_info};
 pub use memory_map::{ArenaRequest, Kind, MemoryMap, Region, parse_size};

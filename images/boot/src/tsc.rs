@@ -1,0 +1,59 @@
+//! Whether the time-stamp counter can be the clock: whether it runs at one rate, whatever the CPU does to save power
+//! (Intel SDM volume 3, "Invariant TSC"; AMD APM volume 3, CPUID 8000_0007).
+
+use core::arch::x86_64::__cpuid;
+
+/// What CPUID says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tsc {
+    /// Leaf 0x8000_0007, EDX bit 8.
+    pub is_invariant: bool,
+    /// Leaf 1, ECX bit 31: there is a hypervisor, which may hide that bit because it moves machines.
+    pub under_hypervisor: bool,
+}
+
+/// What to make of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is a clock.
+    Good,
+    /// It is one as long as the hypervisor sees to it.
+    Doubtful,
+    /// Timers would be wrong by any factor: the machine is not to be started.
+    Unusable,
+}
+
+impl Tsc {
+    /// Asks this CPU.
+    pub fn ask() -> Tsc {
+        let power = match __cpuid(0x8000_0000).eax {
+            0x8000_0007.. => __cpuid(0x8000_0007).edx,
+            _ => 0,
+        };
+        Tsc { is_invariant: power & 1 << 8 != 0, under_hypervisor: __cpuid(1).ecx & 1 << 31 != 0 }
+    }
+
+    /// Judges it.
+    pub fn verdict(self) -> Verdict {
+        match self {
+            Tsc { is_invariant: true, .. } => Verdict::Good,
+            Tsc { under_hypervisor: true, .. } => Verdict::Doubtful,
+            _ => Verdict::Unusable,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_promise_it_takes_a_hypervisor() {
+        let verdict =
+            |is_invariant, under_hypervisor| Tsc { is_invariant, under_hypervisor }.verdict();
+        assert_eq!(verdict(true, false), Verdict::Good);
+        assert_eq!(verdict(true, true), Verdict::Good);
+        assert_eq!(verdict(false, true), Verdict::Doubtful);
+        assert_eq!(verdict(false, false), Verdict::Unusable);
+    }
+}
