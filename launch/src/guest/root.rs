@@ -79,6 +79,7 @@ const MODULES: &[&str] = &[
     "brd",
     "ext4",
     "ioatdma",
+    "idxd",
     "nvme",
     "enic",
     "ixgbe",

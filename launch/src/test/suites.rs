@@ -168,7 +168,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { long: true, family: Some(BARE), ..boot_suite("families") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("lab_selftest") },
     Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models") },
-    Suite { needs: Needs::Models, uses: MODELS, ..long_suite("ntb_hw") },
+    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ntb_hw") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ntb_netdev") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ntb_bridges") },
     Suite { needs: Needs::ImageAndModels, uses: ENIC_USED, ..interop_suite("enic") },

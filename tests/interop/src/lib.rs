@@ -11,6 +11,7 @@ pub mod engines;
 pub mod host;
 pub mod lab;
 pub mod metrics;
+pub mod movdir64b;
 pub mod overheard;
 pub mod packet;
 pub mod port;

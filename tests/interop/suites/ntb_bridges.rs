@@ -9,14 +9,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use interop_tests::image_spec;
+use interop_tests::movdir64b::{skip, without_movdir64b};
 use interop_tests::remote::wait_for;
 use launch::models::ModelServer;
-use launch::qemu::{Disk, Machine, Program, Spec, Vm};
+use launch::qemu::{Accelerator, Disk, Machine, Program, Spec, Vm};
 use serde_json::Value;
 
 use crate::ntb_chain::{data_survives, messages_go_over_smc_r};
 
 const PATIENCE: Duration = Duration::from_secs(90);
+const DSA: &str = "idxd";
 const OPEN: &str = "far,gw,ram0,open,";
 
 /// A bridge: the model with its options, and the PCI id and driver of the engine beside it.
@@ -39,6 +41,8 @@ const GEN4: Kind = Kind {
     engine: Some(("0b00", "ioatdma")),
     ..GEN3
 };
+/// For CPUs with MOVDIR64B.
+const GEN4_DSA: Kind = Kind { engine: Some(("0b25", DSA)), ..GEN4 };
 const AMD: Kind = Kind {
     model: "amd-ntb",
     driver: "ntb_hw_amd",
@@ -84,6 +88,10 @@ impl Bridge {
     fn joined(&self, side: usize, spec: Spec) -> Spec {
         let spec = spec.machine(Machine::Q35).program(self.program.clone()).memory(256);
         let spec = spec.vfio_user(&self.model.socket_of(side));
+        let spec = match self.kind.engine {
+            Some((_, DSA)) => spec.accelerator(Accelerator::Kvm).cpu("host"),
+            _ => spec,
+        };
         match self.kind.engine {
             Some(_) => spec.vfio_user(&self.model.socket_of(2 + side)),
             None => spec,
@@ -345,6 +353,15 @@ fn data_survives_the_way_over_intel_gen4_and_ioat() -> Result<()> {
 #[test]
 fn data_survives_the_way_over_switchtec_and_ioat() -> Result<()> {
     data_survives_over(SWITCHTEC)
+}
+
+#[test]
+fn data_survives_the_way_over_intel_gen4_and_dsa_where_the_cpu_has_its_instruction() -> Result<()> {
+    if let Some(why) = without_movdir64b()? {
+        return skip("DSA beside a bridge", &why);
+    }
+    a_volume_is_used(GEN4_DSA)?;
+    data_survives_over(GEN4_DSA)
 }
 
 /// The stock client speaks SMC-R to an image, and that across the bridge to another.

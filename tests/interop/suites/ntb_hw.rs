@@ -1,5 +1,8 @@
 //! Models of non-transparent bridges under stock Linux drivers: two guests, a bridge between them, and the clients of
 //! Linux's NTB core. It is what proves the models; and models that do something wrong show that these cases would tell.
+
+mod dsa;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

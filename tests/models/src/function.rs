@@ -91,6 +91,12 @@ pub trait Function {
     /// The interrupts that it can raise.
     fn interrupts(&self) -> Interrupts;
 
+    /// The BAR, if any, that takes descriptors of 64 bytes, each written at once to a multiple of 64 in it. Reading it
+    /// tells nothing, and no descriptor that asks for anything has zeroes in its first 8 bytes.
+    fn portals(&self) -> Option<Bar> {
+        None
+    }
+
     /// The driver reads from a BAR.
     fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]);
 

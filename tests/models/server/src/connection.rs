@@ -4,16 +4,17 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::slice;
 
 use anyhow::{Context, Result, anyhow};
 use models::Nanoseconds;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg,
-    sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::device::Device;
+use crate::device::{Answer, Device};
 use crate::message::{LONGEST, Message};
 
 /// Most files of a message, as the client is told.
@@ -87,12 +88,19 @@ impl Connection {
     }
 }
 
-fn send(stream: &UnixStream, bytes: &[u8]) -> rustix::io::Result<()> {
+fn send(stream: &UnixStream, answer: &Answer) -> rustix::io::Result<()> {
+    let file = answer.file.as_ref().map(AsFd::as_fd);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut sent = 0;
-    while sent < bytes.len() {
-        let mut none = SendAncillaryBuffer::default();
-        let rest = [IoSlice::new(&bytes[sent..])];
-        sent += sendmsg(stream, &rest, &mut none, SendFlags::NOSIGNAL)?;
+    while sent < answer.bytes.len() {
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        // The file goes with the first byte.
+        if let Some(file) = file.as_ref().filter(|_| sent == 0) {
+            // There is room for one.
+            control.push(SendAncillaryMessage::ScmRights(slice::from_ref(file)));
+        }
+        let rest = [IoSlice::new(&answer.bytes[sent..])];
+        sent += sendmsg(stream, &rest, &mut control, SendFlags::NOSIGNAL)?;
     }
     Ok(())
 }

@@ -13,8 +13,9 @@ use crate::memory::SharedMemory;
 use crate::message::{
     BadMessage, Body, CONFIG_REGION, Command, DEVICE_FLAGS, DMA_WRITABLE, IRQ_AUTOMASKED,
     IRQ_EVENTFD, IRQ_INTX, IRQ_MASKABLE, IRQ_MSI, IRQ_MSIX, IRQS, LONGEST_ACCESS, Message,
-    REGION_FLAGS, REGIONS, UNMAP_ALL,
+    REGION_FLAGS, REGION_MAPPABLE, REGIONS, UNMAP_ALL,
 };
+use crate::portal::Portal;
 
 /// What the client is told in answer to VERSION. Without `write_multiple`: QEMU 11.1 forces every message
 /// through a queue with it.
@@ -25,6 +26,8 @@ const CAPABILITIES: &str =
 const CONFIG_SIZE: u64 = 4096;
 /// Command register: BARs are decoded.
 const MEMORY_SPACE: u8 = 2;
+/// How soon portals are looked at again.
+const LOOK_AGAIN: Nanoseconds = 20_000;
 /// A BAR of 64 bits.
 const WIDE: u8 = 4;
 
@@ -65,18 +68,29 @@ impl Machine for Guest {
     }
 }
 
+/// The whole answer to a message, and the file that goes with it.
+#[derive(Debug)]
+pub struct Answer {
+    /// What is sent.
+    pub bytes: Vec<u8>,
+    /// For the client to map.
+    pub file: Option<OwnedFd>,
+}
+
 /// A function, and what its client has given it.
 pub struct Device {
     function: Box<dyn Function>,
     guest: Guest,
+    portal: Option<Portal>,
 }
 
 impl Device {
-    /// A device that no client has asked anything yet.
-    pub fn new(mut function: Box<dyn Function>) -> Self {
+    /// A device that no client has asked anything yet. Fails where there is no memory for its portals.
+    pub fn new(mut function: Box<dyn Function>) -> std::io::Result<Self> {
         let guest = Guest::default();
         function.attach(guest.memory.clone());
-        Device { function, guest }
+        let portal = function.portals().map(Portal::new).transpose()?;
+        Ok(Device { function, guest, portal })
     }
 
     /// It is in the same guest as `device`, whose BARs it can write to. `is_written` is set when it does.
@@ -94,13 +108,11 @@ impl Device {
 
     /// The BAR in which these bytes of the bus lie, and where in it, while the guest has given it an address.
     fn place(&mut self, address: u64, length: usize) -> Option<(u8, u64)> {
-        let bars = self.function.bars().to_vec();
-        let config = self.function.config();
-        let mut command = [0; 2];
-        config.read(4, &mut command);
-        if command[0] & MEMORY_SPACE == 0 {
+        if !self.decodes() {
             return None;
         }
+        let bars = self.function.bars().to_vec();
+        let config = self.function.config();
         bars.into_iter().find_map(|bar| {
             let mut base = [0; 8];
             config.read(0x10 + 4 * u64::from(bar.index), &mut base);
@@ -112,6 +124,13 @@ impl Device {
             let end = offset.checked_add(length as u64)?;
             (end <= bar.size).then_some((bar.index, offset))
         })
+    }
+
+    /// Whether it answers at its BARs.
+    fn decodes(&mut self) -> bool {
+        let mut command = [0; 2];
+        self.function.config().read(4, &mut command);
+        command[0] & MEMORY_SPACE != 0
     }
 
     /// The model.
@@ -128,13 +147,34 @@ impl Device {
     pub fn forget_client(&mut self) {
         self.guest.memory.lock().unmap(0, 0, true);
         self.guest.interrupts = EventFds::default();
+        self.reset();
+    }
+
+    fn reset(&mut self) {
         self.function.reset();
+        // What was written until now is for nobody.
+        self.portal.iter().flat_map(Portal::take).for_each(drop);
     }
 
     /// Does what is due, and says when there is something to do again.
     pub fn poll(&mut self, now: Nanoseconds) -> Option<Nanoseconds> {
         self.guest.now = now;
-        self.function.poll(now, &mut self.guest)
+        let again = self.look_at_portal(now);
+        let due = self.function.poll(now, &mut self.guest);
+        due.into_iter().chain(again).min()
+    }
+
+    /// Gives the function what was written to its portals; when to look again, if there are any.
+    fn look_at_portal(&mut self, now: Nanoseconds) -> Option<Nanoseconds> {
+        if self.portal.is_none() || !self.decodes() {
+            return None;
+        }
+        let portal = self.portal.as_ref()?;
+        for (offset, descriptor) in portal.take() {
+            let bar = portal.bar().index;
+            self.function.write(bar, offset, &descriptor, now, &mut self.guest);
+        }
+        Some(now + LOOK_AGAIN)
     }
 
     /// Carries out a message, and gives the whole answer if one is wanted.
@@ -143,12 +183,23 @@ impl Device {
         message: &Message<'_>,
         fds: Vec<OwnedFd>,
         now: Nanoseconds,
-    ) -> Option<Vec<u8>> {
+    ) -> Option<Answer> {
         let result = self.carry_out(message, fds, now);
+        let file = match message.command() {
+            Command::RegionInfo if result.is_ok() => self.file_of(message.body()),
+            _ => None,
+        };
         message.wants_reply().then(|| {
             let error = |errno: &Errno| errno.raw_os_error() as u32;
-            message.reply(result.as_deref().map_err(error))
+            Answer { bytes: message.reply(result.as_deref().map_err(error)), file }
         })
+    }
+
+    /// What the client can map of the region that it asks about.
+    fn file_of(&self, body: Body<'_>) -> Option<OwnedFd> {
+        let index = body.u32(8).ok()?;
+        let portal = self.portal.as_ref().filter(|it| u32::from(it.bar().index) == index)?;
+        portal.file().try_clone().ok()
     }
 
     fn carry_out(
@@ -207,7 +258,7 @@ impl Device {
                 Ok(Vec::new())
             }
             Command::DeviceReset => {
-                self.function.reset();
+                self.reset();
                 Ok(Vec::new())
             }
             Command::Unknown => Err(Errno::NOTSUP),
@@ -232,7 +283,12 @@ impl Device {
             CONFIG_REGION => CONFIG_SIZE,
             _ => self.bar_size(index).unwrap_or(0),
         };
-        let flags = if size > 0 { REGION_FLAGS } else { 0 };
+        let is_portal = |portal: &Portal| u32::from(portal.bar().index) == index;
+        let flags = match self.portal.as_ref().is_some_and(is_portal) {
+            _ if size == 0 => 0,
+            true => REGION_FLAGS | REGION_MAPPABLE,
+            false => REGION_FLAGS,
+        };
         let mut answer = words(&[32, flags, index, 0]);
         answer.extend(size.to_le_bytes());
         answer.extend(0u64.to_le_bytes());
@@ -316,7 +372,7 @@ mod tests {
     #[test]
     fn a_neighbour_s_bars_are_written_to_where_the_guest_has_put_them() {
         let [bridge, _] = IntelNtb::pair(intel::Config::new(intel::DEVICE, 1 << 20));
-        let bridge = Rc::new(RefCell::new(Device::new(Box::new(bridge))));
+        let bridge = Rc::new(RefCell::new(Device::new(Box::new(bridge)).unwrap()));
         let write = |at: u64, bytes: &[u8]| bridge.borrow_mut().function.config().write(at, bytes);
         let place = |address, length| bridge.borrow_mut().place(address, length);
         write(0x18, &(BASE as u32).to_le_bytes());

@@ -15,6 +15,7 @@ mod orders;
 mod own;
 mod own_host;
 mod patch_cable;
+mod portal;
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -28,6 +29,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
+use models::dsa::{self, Dsa};
 use models::enic::{self, Enic};
 use models::ioat::{self, Ioat};
 use models::ixgbe::{self, Ixgbe, IxgbeVf};
@@ -121,6 +123,14 @@ enum Model {
         /// What the model does wrong
         #[arg(long, value_parser = named(&ptdma::Fault::NAMED))]
         fault: Option<ptdma::Fault>,
+    },
+    /// Intel's DSA: a DMA engine, whose portals are memory that QEMU maps
+    Dsa {
+        /// The Unix socket to listen on
+        socket: PathBuf,
+        /// What the model does wrong
+        #[arg(long, value_parser = named(&dsa::Fault::NAMED))]
+        fault: Option<dsa::Fault>,
     },
     /// An NVMe drive with a namespace in memory
     Nvme {
@@ -248,7 +258,7 @@ struct BridgeOptions {
     #[arg(num_args = 1..=4, required = true)]
     sockets: Vec<PathBuf>,
     /// Beside each side is a DMA engine with this PCI device id, hexadecimal, which writes to its windows: 1498 is PTDMA,
-    /// others are I/OAT
+    /// 0b25 is DSA, others are I/OAT
     #[arg(long, value_parser = hexadecimal, conflicts_with = "own_address")]
     engine: Option<u16>,
     /// Bytes of each window, as log2
@@ -276,6 +286,9 @@ impl BridgeOptions {
                 let engine = || -> Box<dyn Function> {
                     if device == ptdma::DEVICE {
                         return Box::new(Ptdma::new(None));
+                    }
+                    if device == dsa::DEVICE {
+                        return Box::new(Dsa::new(None));
                     }
                     let (channels, version) = (2, 0x34);
                     Box::new(Ioat::new(ioat::Config { device, channels, version, fault: None }))
@@ -346,6 +359,7 @@ fn main() -> Result<()> {
             bridge.serve(Switchtec::pair(ntb::switchtec::Config { window, entries, fault }))
         }
         Model::Ptdma { socket, fault } => serve(vec![(socket, Box::new(Ptdma::new(fault)))]),
+        Model::Dsa { socket, fault } => serve(vec![(socket, Box::new(Dsa::new(fault)))]),
         Model::Nvme { socket, size, block } => {
             let namespaces = vec![nvme::Shape::new(1, size << (20 - block), block)];
             let settings = nvme::Config { namespaces, ..nvme::Config::default() };
@@ -490,7 +504,8 @@ fn serve_beside(
         .into_iter()
         .map(|(path, function)| {
             let listener = listen(&path)?;
-            let device = Rc::new(RefCell::new(Device::new(function)));
+            let device = Device::new(function).context("no memory for portals")?;
+            let device = Rc::new(RefCell::new(device));
             Ok(Served { listener, device, connection: None })
         })
         .collect::<Result<Vec<_>>>()?;

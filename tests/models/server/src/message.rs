@@ -27,6 +27,8 @@ pub const IRQS: u32 = 5;
 pub const DEVICE_FLAGS: u32 = 3;
 /// Flags of a region: it can be read and written.
 pub const REGION_FLAGS: u32 = 3;
+/// And mapped: its file comes with the answer.
+pub const REGION_MAPPABLE: u32 = 4;
 /// Flags of interrupts: by eventfd; maskable; masked while one is served.
 pub const IRQ_EVENTFD: u32 = 1;
 pub const IRQ_MASKABLE: u32 = 2;

@@ -1,0 +1,131 @@
+//! Intel's DSA on its model. Its portals are memory that QEMU maps into the guest, so that MOVDIR64B works there; but
+//! QEMU's TCG does not have the instruction. Under TCG Linux's idxd runs as a module that makes eight stores of it
+//! (`idxd_stores`, its source otherwise as it is); as Debian has it where KVM and the host's CPU can.
+
+use super::{PATIENCE, counter, load};
+use anyhow::{Context, Result, ensure};
+use interop_tests::movdir64b::{skip, without_movdir64b};
+use interop_tests::system;
+use launch::guest::Guest;
+use launch::models::ModelServer;
+use launch::qemu::{Accelerator, Program, Spec};
+use std::path::PathBuf;
+
+/// A queue of sixteen descriptors for the kernel's own users, as `accel-config` sets one up.
+const CONFIGURE: &str = "
+    cd /sys/bus/dsa/devices || exit 1
+    echo 0 > engine0.0/group_id && echo 0 > wq0.0/group_id && echo dedicated > wq0.0/mode &&
+    echo 16 > wq0.0/size && echo 10 > wq0.0/priority && echo kernel > wq0.0/type &&
+    echo copies > wq0.0/name && echo dmaengine > wq0.0/driver_name &&
+    echo dsa0 > /sys/bus/dsa/drivers/idxd/bind && echo wq0.0 > /sys/bus/dsa/drivers/dmaengine/bind &&
+    [ $(cat wq0.0/state) = enabled ] && [ -e /sys/class/dma/dma0chan0 ]";
+
+/// A guest with the engine.
+struct Engine {
+    model: ModelServer,
+    guest: Guest,
+}
+
+impl Engine {
+    fn boot(options: &[&str], machine: impl FnOnce(Spec) -> Spec) -> Result<Engine> {
+        let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+        let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test ntb_hw")?;
+        let model = ModelServer::start(&server, "dsa", options)?;
+        let spec = machine(system()?.spec("linux", &[], 1500)).program(Program::with_vfio_user()?);
+        let mut guest = Guest::start("linux", spec.vfio_user(&model.socket()))?;
+        guest.wait_up()?;
+        Ok(Engine { model, guest })
+    }
+
+    /// Loads the driver, sets a queue up, and has dmatest copy so often; what it and the driver have said, and how many
+    /// interrupts the queue has raised.
+    fn dmatest(&mut self, driver: &str, copies: u32) -> Result<(String, u64)> {
+        self.guest.sh(&load(driver))?;
+        let said = |guest: &mut Guest| {
+            guest.sh("dmesg | grep -i -e dmatest -e idxd -e BUG -e Oops -e 'Call Trace' || true")
+        };
+        if let Err(why) = self.guest.sh(CONFIGURE) {
+            return Err(why.context(said(&mut self.guest)?));
+        }
+        self.guest.sh(&format!(
+            "modprobe dmatest && cd /sys/module/dmatest/parameters
+             echo 2000 > timeout; echo 65536 > test_buf_size; echo {copies} > iterations
+             echo dma0chan0 > channel; echo 1 > run"
+        ))?;
+        self.guest.wait_until("[ $(cat /sys/module/dmatest/parameters/run) = N ]", PATIENCE)?;
+        let said = said(&mut self.guest)?;
+        let lines = self.guest.sh("grep idxd-portal /proc/interrupts")?;
+        let count = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+        Ok((said, lines.lines().filter_map(count).sum()))
+    }
+
+    /// Switches the guest off; what the model counted.
+    fn end(mut self) -> Result<String> {
+        self.guest.vm.qmp.execute("quit", serde_json::json!({}))?;
+        self.guest.vm.wait_exit()?;
+        self.model.counters()
+    }
+}
+
+/// Copies arrive whole, each with an interrupt, and the model has nothing to complain of.
+fn passes_dmatest(mut engine: Engine, driver: &str) -> Result<()> {
+    let (said, interrupts) = engine.dmatest(driver, 200)?;
+    ensure!(said.contains("200 tests, 0 failures"), "{said}");
+    ensure!(!said.contains("Call Trace") && !said.contains("BUG"), "{said}");
+    ensure!(interrupts >= 200, "{interrupts} interrupts");
+    let counters = engine.end()?;
+    ensure!(counter(&counters, "function0.copies")? == 200, "{counters}");
+    for name in ["failed", "torn", "aborted"] {
+        ensure!(counter(&counters, &format!("function0.{name}"))? == 0, "{counters}");
+    }
+    Ok(())
+}
+
+/// Nothing tells the server of what is written to the portals but their memory: a stock guest without a driver writes a
+/// word there, and the model finds that it is for no queue.
+#[test]
+fn what_a_guest_stores_in_a_portal_of_dsa_arrives() -> Result<()> {
+    let mut engine = Engine::boot(&[], |spec| spec)?;
+    engine.guest.sh("device=$(dirname $(grep -l 0x0b25 /sys/bus/pci/devices/*/device))
+         echo 1 > $device/enable
+         portals=$(sed -n '3s/ .*//p' $device/resource)
+         devmem $((portals + 0x1000)) 64 0x0300000c00000000
+         [ $(devmem $((portals + 0x1000)) 64) != 0xFFFFFFFFFFFFFFFF ]")?;
+    let is_empty = "device=$(dirname $(grep -l 0x0b25 /sys/bus/pci/devices/*/device))
+         portals=$(sed -n '3s/ .*//p' $device/resource)
+         [ $(devmem $((portals + 0x1000)) 64) = 0x0000000000000000 ]";
+    engine.guest.wait_until(is_empty, PATIENCE)?;
+    let counters = engine.end()?;
+    ensure!(counter(&counters, "function0.torn")? == 1, "{counters}");
+    Ok(())
+}
+
+#[test]
+fn idxd_of_linux_passes_dmatest_with_stores_for_its_instruction() -> Result<()> {
+    passes_dmatest(Engine::boot(&[], |spec| spec)?, "idxd_stores")
+}
+
+#[test]
+fn a_corrupt_copy_of_dsa_is_found() -> Result<()> {
+    let mut engine = Engine::boot(&["--fault", "corrupt-copy"], |spec| spec)?;
+    let (said, _) = engine.dmatest("idxd_stores", 5)?;
+    ensure!(said.contains("data error"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn interrupts_of_dsa_that_do_not_come_are_found() -> Result<()> {
+    let mut engine = Engine::boot(&["--fault", "no-interrupt"], |spec| spec)?;
+    let (said, interrupts) = engine.dmatest("idxd_stores", 2)?;
+    ensure!(interrupts == 0 && said.contains("timed out"), "{interrupts} interrupts: {said}");
+    Ok(())
+}
+
+#[test]
+fn idxd_of_linux_passes_dmatest_where_the_cpu_has_its_instruction() -> Result<()> {
+    if let Some(why) = without_movdir64b()? {
+        return skip("DSA under idxd", &why);
+    }
+    let kvm = |spec: Spec| spec.accelerator(Accelerator::Kvm).cpu("host");
+    passes_dmatest(Engine::boot(&[], kvm)?, "idxd")
+}
