@@ -44,14 +44,14 @@ fn a_card_is_reset(fault: &str, says: &str) -> Result<()> {
     cards.linux.sh("sleep 1")?;
     cards.linux.model.order(1, fault)?;
     let end = Instant::now() + LIMIT;
-    while cards.vm.run("show interfaces --json")?.json()?[0]["resets"] != 1 {
+    while cards.vm.run("show interfaces --json")?.json()?[0]["resets"] == 0 {
         ensure!(Instant::now() < end, "the card was not reset");
         std::thread::sleep(Duration::from_millis(200));
     }
     cards.vm.run("show log")?.contains(says)?;
     is_back(&mut cards)?;
     let interfaces = cards.vm.run("show interfaces --json")?.json()?;
-    ensure!(interfaces[0]["resets"] == 1 && interfaces[0]["roce"] == "hardware", "{interfaces}");
+    ensure!(interfaces[0]["roce"] == "hardware", "{interfaces}");
     drop(cards.vm);
     let counters = cards.linux.end()?;
     ensure!(counter(&counters, "function1.complaints")? == 0, "{counters}");
@@ -69,13 +69,14 @@ fn a_card_whose_firmware_fails_under_load_is_reset() -> Result<()> {
     a_card_is_reset("fatal", "firmware")
 }
 
-/// The model's process is killed: to the image a card that is pulled out.
+/// Every register reads as all ones, and no reset helps: a card that was pulled out. (The model's process is not killed,
+/// because QEMU ends with it.)
 #[test]
 fn a_card_that_is_gone_leaves_the_rest_of_the_image_alone() -> Result<()> {
     let mut cards = Cards::boot(&[], VOLUME)?;
     load(&mut cards.linux)?;
     cards.linux.sh("sleep 1")?;
-    cards.linux.model.kill();
+    cards.linux.model.order(1, "gone")?;
     let end = Instant::now() + LIMIT;
     loop {
         let interfaces = cards.vm.run("show interfaces --json")?.json()?;
@@ -86,6 +87,6 @@ fn a_card_that_is_gone_leaves_the_rest_of_the_image_alone() -> Result<()> {
         std::thread::sleep(Duration::from_millis(200));
     }
     cards.vm.run("show volumes")?.contains("ram0")?;
-    cards.vm.run("show log")?.contains("mlx5")?;
+    cards.vm.run("show log")?.contains("does not answer any more")?;
     Ok(())
 }

@@ -11,7 +11,7 @@ const WORDS: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
     isthmus.rule.0.backend_smc=true isthmus.rule.0.connect_timeout_ms=20000";
 const PORTS: [u16; 2] = [7, 7001];
 /// Sockets of the guest for a connection through each of them.
-const SOCKETS: [usize; 2] = [1, 3];
+const SOCKETS: [usize; 2] = [1, 2];
 const GONE: &str = "killall smc; n=0; rmmod smc_diag
     until rmmod smc 2>/dev/null; do sleep 0.5; n=$((n+1)); [ $n -lt 60 ] || exit 1; done";
 

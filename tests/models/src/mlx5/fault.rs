@@ -63,7 +63,7 @@ pub enum Fault {
 
 impl Fault {
     /// Those that a user can ask for, with their names.
-    pub const NAMED: [(&str, Fault); 11] = [
+    pub const NAMED: [(&str, Fault); 12] = [
         ("never-ready", Fault::NeverReady),
         ("other-revision", Fault::OtherRevision),
         ("no-interrupts", Fault::NoInterrupts),
@@ -74,6 +74,7 @@ impl Fault {
         ("never-acknowledges", Fault::NeverAcknowledges),
         ("all-ones", Fault::AllOnes),
         ("fatal", Fault::Fatal(1)),
+        ("gone", Fault::AllOnesForEver),
         ("loses-packet", Fault::LosesPacket),
     ];
 
