@@ -391,8 +391,11 @@ pub(super) fn report(state: &State) -> Value {
 impl State {
     /// Goes on with an upgrade; how much was done.
     pub(super) fn poll_upgrade(&mut self) -> usize {
-        let saves = self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy());
-        let Some(upgrade) = self.upgrade.as_ref().filter(|_| !saves) else { return 0 };
+        // Of most machines there is no more to ask in a round.
+        let Some(upgrade) = self.upgrade.as_ref() else { return 0 };
+        if self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy()) {
+            return 0;
+        }
         if upgrade.confirm_at.is_some_and(|at| at <= self.now) && !upgrade.is_busy() {
             self.judge_trial();
         }
