@@ -2,6 +2,7 @@
 //! have them, Debian's kernel source does. They are built unchanged, each family in one directory, so that its modules
 //! see each other's headers and symbols. `idxd`, which Debian has, is built once more, for CPUs without its instruction.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -134,7 +135,9 @@ pub fn build(kernel: &Kernel, sysroot: &Path, work: &Path) -> Result<Vec<PathBuf
         .context("the package with the kernel's source has no archive in it")?;
     let mut tar = Command::new("tar");
     tar.arg("-C").arg(work).arg("-xf").arg(archive).args(["--strip-components=1", "--wildcards"]);
-    tar.args(FAMILIES.iter().flat_map(|family| family.sources).map(|path| format!("*/{path}")));
+    // Each once: tar does not find a file for the second of two patterns.
+    let sources: BTreeSet<&&str> = FAMILIES.iter().flat_map(|family| family.sources).collect();
+    tar.args(sources.iter().map(|path| format!("*/{path}")));
     command::run_quietly("unpacking the kernel's source", &mut tar)?;
     let mut all = Vec::new();
     for family in &FAMILIES {
