@@ -10,7 +10,13 @@ pub struct Tsc {
     pub is_invariant: bool,
     /// Leaf 1, ECX bit 31: there is a hypervisor, which may hide that bit because it moves machines.
     pub under_hypervisor: bool,
+    /// That is QEMU without KVM, which makes the counter of its own clock and promises nothing of any CPU.
+    pub is_emulated: bool,
 }
+
+/// How QEMU without KVM names itself, in EBX, ECX and EDX of leaf 0x4000_0000.
+const EMULATOR: [u32; 3] =
+    [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")];
 
 /// What to make of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +36,16 @@ impl Tsc {
             0x8000_0007.. => __cpuid(0x8000_0007).edx,
             _ => 0,
         };
-        Tsc { is_invariant: power & 1 << 8 != 0, under_hypervisor: __cpuid(1).ecx & 1 << 31 != 0 }
+        let under_hypervisor = __cpuid(1).ecx & 1 << 31 != 0;
+        let name = __cpuid(0x4000_0000);
+        let is_emulated = under_hypervisor && [name.ebx, name.ecx, name.edx] == EMULATOR;
+        Tsc { is_invariant: power & 1 << 8 != 0, under_hypervisor, is_emulated }
     }
 
     /// Judges it.
     pub fn verdict(self) -> Verdict {
         match self {
-            Tsc { is_invariant: true, .. } => Verdict::Good,
+            Tsc { is_invariant: true, .. } | Tsc { is_emulated: true, .. } => Verdict::Good,
             Tsc { under_hypervisor: true, .. } => Verdict::Doubtful,
             _ => Verdict::Unusable,
         }
@@ -49,11 +58,13 @@ mod tests {
 
     #[test]
     fn without_a_promise_it_takes_a_hypervisor() {
-        let verdict =
-            |is_invariant, under_hypervisor| Tsc { is_invariant, under_hypervisor }.verdict();
-        assert_eq!(verdict(true, false), Verdict::Good);
-        assert_eq!(verdict(true, true), Verdict::Good);
-        assert_eq!(verdict(false, true), Verdict::Doubtful);
-        assert_eq!(verdict(false, false), Verdict::Unusable);
+        let verdict = |is_invariant, under_hypervisor, is_emulated| {
+            Tsc { is_invariant, under_hypervisor, is_emulated }.verdict()
+        };
+        assert_eq!(verdict(true, false, false), Verdict::Good);
+        assert_eq!(verdict(true, true, false), Verdict::Good);
+        assert_eq!(verdict(false, true, true), Verdict::Good);
+        assert_eq!(verdict(false, true, false), Verdict::Doubtful);
+        assert_eq!(verdict(false, false, false), Verdict::Unusable);
     }
 }

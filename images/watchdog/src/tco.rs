@@ -51,6 +51,8 @@ const NO_REBOOT: u32 = 1 << 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
     base: u16,
+    /// Address of general control and status.
+    control: u64,
 }
 
 /// The function, if it is a bridge with TCO, and that may reset the machine.
@@ -66,18 +68,28 @@ pub(crate) fn open(io: &mut dyn Io, function: Function, id: u32) -> Option<Devic
         return None;
     }
     let control = u64::from(rcba & !0x3fff) + GENERAL_CONTROL;
+    let device = Device { base, control };
     let value = io.memory_read(control);
     if value & NO_REBOOT != 0 {
-        io.memory_write(control, value & !NO_REBOOT);
-        // A strap on the board may have set it for good.
-        if io.memory_read(control) & NO_REBOOT != 0 {
+        // A strap on the board may have set it for good. Until somebody wants it, it stays: the timer may run, as it does
+        // after power-on.
+        device.let_reset(io, true);
+        let is_stuck = io.memory_read(control) & NO_REBOOT != 0;
+        device.let_reset(io, false);
+        if is_stuck {
             return None;
         }
     }
-    Some(Device { base })
+    Some(device)
 }
 
 impl Device {
+    /// It resets the machine when its time has run out twice, or does not.
+    fn let_reset(&self, io: &mut dyn Io, wanted: bool) {
+        let value = io.memory_read(self.control) & !NO_REBOOT;
+        io.memory_write(self.control, if wanted { value } else { value | NO_REBOOT });
+    }
+
     pub fn start(&self, io: &mut dyn Io, seconds: u16) {
         let smi = io.port_read(self.base + SMI_ENABLE);
         io.port_write(self.base + SMI_ENABLE, smi & !SMI_OF_TCO);
@@ -88,6 +100,7 @@ impl Device {
         let rest = io.port_read(self.base + TIMER) & !TIMER_BITS;
         io.port_write(self.base + TIMER, rest | ticks);
         self.see_to(io);
+        self.let_reset(io, true);
         let control = io.port_read(self.base + CONTROL);
         io.port_write(self.base + CONTROL, control & !CONTROL_HALT);
     }
@@ -100,6 +113,7 @@ impl Device {
     pub fn stop(&self, io: &mut dyn Io) {
         let control = io.port_read(self.base + CONTROL);
         io.port_write(self.base + CONTROL, control | CONTROL_HALT);
+        self.let_reset(io, false);
     }
 }
 
@@ -125,12 +139,17 @@ mod tests {
     fn it_is_let_reset_the_machine_and_runs_until_it_is_stopped() {
         let mut machine = machine();
         let watchdog = Watchdog::find(&mut machine).unwrap();
-        assert_eq!((watchdog.name(), machine.memory[&0xfed1_f410]), ("iTCO_wdt", 0));
+        assert_eq!(watchdog.name(), "iTCO_wdt");
+        assert_eq!(machine.memory[&0xfed1_f410], NO_REBOOT, "its timer may run already");
         watchdog.start(&mut machine, 30);
+        assert_eq!(machine.memory[&0xfed1_f410], 0);
         assert_eq!((machine.ports[&0x672], machine.ports[&0x660]), (50, 1));
         assert_eq!((machine.ports[&0x668], machine.ports[&0x630]), (0, 1));
         watchdog.stop(&mut machine);
-        assert_eq!(machine.ports[&0x668], CONTROL_HALT);
+        assert_eq!(
+            (machine.ports[&0x668], machine.memory[&0xfed1_f410]),
+            (CONTROL_HALT, NO_REBOOT)
+        );
         watchdog.start(&mut machine, u16::MAX);
         assert_eq!(machine.ports[&0x672], 1000, "the longest there is");
     }
