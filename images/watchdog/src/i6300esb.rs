@@ -57,6 +57,10 @@ impl Device {
         io.config_read(self.function, LOCK) as u8
     }
 
+    pub fn touch(&self, io: &mut dyn Io) {
+        io.memory_read(self.registers);
+    }
+
     pub fn start(&self, io: &mut dyn Io, seconds: u16) {
         if self.lock(io) & LOCK_LOCKED != 0 {
             // It runs as somebody else has set it up.

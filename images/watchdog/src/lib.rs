@@ -83,6 +83,14 @@ impl Watchdog {
         }
     }
 
+    /// Reads from each page of registers that it has in memory, and changes nothing.
+    pub fn touch(&self, io: &mut dyn Io) {
+        match self.0 {
+            Kind::I6300esb(device) => device.touch(io),
+            Kind::Tco(device) => device.touch(io),
+        }
+    }
+
     /// The machine is reset if nobody sees to it for so many seconds, 1 to [`LONGEST`], or up to twice as many.
     pub fn start(&self, io: &mut dyn Io, seconds: u16) {
         let seconds = seconds.clamp(1, LONGEST);

@@ -90,6 +90,10 @@ impl Device {
         io.memory_write(self.control, if wanted { value } else { value | NO_REBOOT });
     }
 
+    pub fn touch(&self, io: &mut dyn Io) {
+        io.memory_read(self.control);
+    }
+
     pub fn start(&self, io: &mut dyn Io, seconds: u16) {
         let smi = io.port_read(self.base + SMI_ENABLE);
         io.port_write(self.base + SMI_ENABLE, smi & !SMI_OF_TCO);
@@ -140,7 +144,9 @@ mod tests {
         let mut machine = machine();
         let watchdog = Watchdog::find(&mut machine).unwrap();
         assert_eq!(watchdog.name(), "iTCO_wdt");
+        watchdog.touch(&mut machine);
         assert_eq!(machine.memory[&0xfed1_f410], NO_REBOOT, "its timer may run already");
+        assert_eq!(machine.ports.get(&0x660), None, "this starts it");
         watchdog.start(&mut machine, 30);
         assert_eq!(machine.memory[&0xfed1_f410], 0);
         assert_eq!((machine.ports[&0x672], machine.ports[&0x660]), (50, 1));

@@ -21,8 +21,8 @@ pub fn find(
     let registers = PcRegisters { pci, pages: Vec::new() };
     let mut looking = Looking { registers, platform };
     let found = Watchdog::find(&mut looking)?;
-    // All pages that it uses, mapped while they can be.
-    found.see_to(&mut looking);
+    // All pages that it uses are mapped while they can be. It is not seen to: that starts one that nobody wants.
+    found.touch(&mut looking);
     let Looking { registers, .. } = looking;
     Some(Box::new(PcWatchdog { found, registers }))
 }
