@@ -25,22 +25,21 @@ impl Broadcast {
 
     /// Copies a packet of at most [`MOST`] bytes, which all are to have; false if it is longer.
     pub fn begin(&mut self, packet: &Packet<'_>) -> bool {
-        let (mut at, mut fits) = (0, true);
-        let mut place = |bytes: &mut [u8; MOST], len: usize, copy: &dyn Fn(&mut [u8]) -> bool| {
-            fits &= bytes.get_mut(at..at + len).is_some_and(copy);
-            at += len;
-        };
-        let copy = |from: &[u8], into: &mut [u8]| {
-            into.copy_from_slice(from);
-            true
-        };
-        place(&mut self.bytes, packet.header.len(), &|into| copy(packet.header, into));
+        self.len = packet.len();
+        let Some(bytes) = self.bytes.get_mut(..self.len) else { return false };
+        let (header, rest) = bytes.split_at_mut(packet.header.len());
+        header.copy_from_slice(packet.header);
+        let (mut payload, trailer) = rest.split_at_mut(rest.len() - packet.trailer.len());
+        trailer.copy_from_slice(packet.trailer);
         for window in packet.payload {
-            place(&mut self.bytes, window.len(), &|into| window.read(0, into).is_ok());
+            let part;
+            (part, payload) = payload.split_at_mut(window.len());
+            if window.read(0, part).is_err() {
+                return false;
+            }
         }
-        place(&mut self.bytes, packet.trailer.len(), &|into| copy(packet.trailer, into));
-        (self.len, self.next) = (at, fits.then_some(0));
-        fits
+        self.next = Some(0);
+        true
     }
 
     /// Whether there are some who have not got it.
