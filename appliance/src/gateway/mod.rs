@@ -7,6 +7,7 @@
 //! all of it. What works on frames and requests is the data plane ([`plane::DataPlane`]) in it.
 
 mod bridge;
+mod brief;
 mod cards;
 mod disks;
 mod ending;
@@ -131,12 +132,23 @@ impl Gateway {
             self.console_quiet = false;
             return true;
         }
+        let mut served = 0;
+        if for_control == 0 && now < self.quiescent_until && self.ending.is_none() {
+            let (done, is_all) = state.serve_completions(networks, now);
+            if is_all && received == 0 {
+                state.plane.flush();
+                state.plane.pace.counters.work(Stage::Serve, done);
+                self.console_quiet = false;
+                return true;
+            }
+            served = done;
+        }
         self.quiescent_until = Instant::ZERO;
         received += state.poll_tcp_bridge(networks, now);
         let completed = if self.ending.is_some() { 0 } else { state.poll_disks() };
         state.poll_capacities(now);
         state.poll_watchdog(now);
-        let mut served = state.plane.serve(now);
+        served += state.plane.serve(now);
         state.poll_rules(networks, now);
         served += state.poll_services(networks, now);
         state.take_refusals(now);

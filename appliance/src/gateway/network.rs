@@ -98,6 +98,11 @@ impl Network {
         }
     }
 
+    /// Whether its interface has something to do at once.
+    pub fn wants_poll(&self) -> bool {
+        self.interface.wants_poll() || self.interface.has_news()
+    }
+
     /// When there is something to do, if nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         Instant::first([self.interface.poll_timeout(), self.services_due])

@@ -187,8 +187,23 @@ impl DataPlane {
             || self.storage.pending()
     }
 
+    /// Whether nobody here but cards, and what is served over them, has anything to do now and then.
+    pub fn has_cards_alone(&self) -> bool {
+        self.bridges.is_empty()
+            && self.rapidio.is_empty()
+            && self.transports.is_empty()
+            && self.linx.is_none()
+            && self.services.is_none()
+            && self.rping.is_none()
+            && self.udp_engines.is_empty()
+            && self.storage.remote_storage.is_none()
+            && !self.links_looked_at
+            && !self.ending
+    }
+
     /// Whether a card that does RoCE itself has done something that was not taken in.
-    fn cards_pending(&self) -> bool {
+    #[inline(always)]
+    pub fn cards_pending(&self) -> bool {
         self.rdma_stack.as_ref().is_some_and(|stack| stack.providers.cards_pending())
     }
 

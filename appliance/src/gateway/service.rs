@@ -79,6 +79,14 @@ impl State {
         done
     }
 
+    /// Has SMC-R go on, without the others; how much was done.
+    pub fn poll_smc(&mut self, networks: &mut [Network], now: Instant) -> usize {
+        let State { smc, plane, ports, own_ports, document, refused, .. } = self;
+        let config = document.config();
+        let Some(smc) = smc else { return 0 };
+        smc.poll(&mut Surroundings { networks, plane, ports, own_ports, config, refused, now })
+    }
+
     /// When one of them has something to do though nothing arrives.
     pub fn services_timeout(&self) -> Option<Instant> {
         let plane = &self.plane;

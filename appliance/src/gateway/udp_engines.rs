@@ -151,6 +151,11 @@ pub(super) struct UdpEngines {
 }
 
 impl UdpEngines {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     /// Those that the configuration wants over `ports`; `place_of` says which place a `[[net]]` has there.
     pub fn of(
         config: &Config,

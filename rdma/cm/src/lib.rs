@@ -339,6 +339,11 @@ impl Cm {
         self.table.len()
     }
 
+    /// Whether any stand in [`Cm::refusals`].
+    pub fn has_refused(&self) -> bool {
+        !self.refusals.is_empty()
+    }
+
     /// Requests of connections that were refused, to be taken out.
     pub fn refusals(&mut self) -> &mut Refusals {
         &mut self.refusals

@@ -2,7 +2,7 @@
 
 use super::pair::{Gone, Pair, source};
 use super::ring::{Arm, Entry, Kind, status};
-use super::send_queue::Then;
+use super::send_queue::{Success, Then};
 use super::{ConnectX, commands::Job, management, setup};
 use drivers::ethernet::mlx5::PairEvent;
 use drivers::hal::Instant;
@@ -26,11 +26,38 @@ impl ConnectX {
         }
         self.take_told();
         self.watch_link();
-        self.reap();
+        // Who looks into a completion queue takes them in.
+        if !core::mem::take(&mut self.is_polled) {
+            self.reap();
+        }
         self.read_counters();
         self.go_on();
         self.manage(now);
         self.flush();
+    }
+
+    /// Takes in what the card tells of beside completions. False if it is more than that there are some: that is for
+    /// [`ConnectX::poll`].
+    #[inline]
+    pub fn mind(&mut self, now: Instant) -> bool {
+        self.now = now;
+        if self.life != self.function.life() || self.doing.is_some() || !self.jobs.is_empty() {
+            return false;
+        }
+        self.function.port().mind();
+        self.take_told();
+        !self.function.has_news() && self.function.link_up() == self.link
+    }
+
+    /// Whether users, who have taken all completions out, have left nothing to anybody else.
+    #[inline]
+    pub fn is_calm(&self) -> bool {
+        self.events.is_empty()
+            && self.jobs.is_empty()
+            && !self.management.has_arrivals()
+            && !self.cm.has_messages()
+            && !self.cm.has_events()
+            && !self.cm.has_refused()
     }
 
     /// Tells the card what was posted: one write to a register for each queue pair that has something new.
@@ -143,19 +170,77 @@ impl ConnectX {
     /// Takes completions in.
     #[inline]
     pub(super) fn reap(&mut self) {
-        // Why a request has failed comes before receives that are only flushed because of it.
+        if self.sent.pending() || self.ring.pending() {
+            self.reap_all();
+        }
+    }
+
+    fn reap_all(&mut self) {
+        self.reap_sent();
+        while let Some(entry) = self.ring.take() {
+            self.take_entry(&entry);
+        }
+        self.ring.tell();
+    }
+
+    fn reap_sent(&mut self) {
         while let Some(entry) = self.sent.take() {
             self.pair_entry(entry.user as usize, &entry);
         }
         self.sent.tell();
-        while let Some(entry) = self.ring.take() {
-            match entry.user {
-                setup::KEYS => self.key_entry(&entry),
-                management::USER => self.management_entry(&entry),
-                place => self.pair_entry(place as usize, &entry),
+    }
+
+    fn take_entry(&mut self, entry: &Entry) {
+        match entry.user {
+            setup::KEYS => self.key_entry(entry),
+            management::USER => self.management_entry(entry),
+            place => self.pair_entry(place as usize, entry),
+        }
+    }
+
+    /// The next completion of a queue that has none yet. Most are its own, and go through no queue.
+    #[inline]
+    pub(super) fn next_completion(&mut self, cq: CqId) -> Option<Completion> {
+        loop {
+            // Why a request has failed comes before receives that are only flushed because of it.
+            if self.sent.pending() {
+                self.reap_sent();
+                if let Some(completion) = self.cqs.poll(cq) {
+                    return Some(completion);
+                }
+            }
+            let Some(entry) = self.ring.take() else {
+                self.ring.tell();
+                return None;
+            };
+            if entry.kind == Kind::WriteImmediate
+                && let Some(completion) = self.written(&entry, cq)
+            {
+                return Some(completion);
+            }
+            self.take_entry(&entry);
+            if let Some(completion) = self.cqs.poll(cq) {
+                return Some(completion);
             }
         }
-        self.ring.tell();
+    }
+
+    /// The completion of a WRITE with an immediate, if it belongs into that queue and its peer was heard before.
+    #[inline(always)]
+    fn written(&mut self, entry: &Entry, cq: CqId) -> Option<Completion> {
+        let pair = self.pairs.at_mut(entry.user as usize)?;
+        if pair.number != entry.number || pair.recv_cq != cq || !pair.heard {
+            return None;
+        }
+        let id = pair.receives.retire(entry.counter)?;
+        let Entry { length, immediate, .. } = *entry;
+        Some(Completion {
+            id,
+            qp: pair.id,
+            status: Status::Success,
+            operation: CompletedOperation::RecvWriteImmediate { length, immediate },
+            datagram_from: None,
+        })
     }
 
     fn key_entry(&mut self, entry: &Entry) {
@@ -276,7 +361,7 @@ impl ConnectX {
     /// A request of a queue pair is over.
     fn is_over(&mut self, qp: QpId, cq: CqId, then: Then, status: Status) {
         match then {
-            Then::User { signaled: false, .. } if status == Status::Success => {}
+            Then::User { success: Success::Untold, .. } if status == Status::Success => {}
             Then::User { id, .. } => {
                 let operation = CompletedOperation::Send;
                 self.complete(cq, Completion { id, qp, status, operation, datagram_from: None });

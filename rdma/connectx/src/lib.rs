@@ -184,6 +184,8 @@ pub struct ConnectX {
     sent: Ring,
     /// Requests of which their users are to hear.
     awaited: u32,
+    /// Somebody has looked into a completion queue since the last round.
+    is_polled: bool,
     /// Completions that all queue pairs could have at a time.
     promised: u32,
     key_queue: KeyQueue,
@@ -235,7 +237,10 @@ impl ConnectX {
     /// Whether something has completed or happened that was not taken in.
     #[inline]
     pub fn pending(&self) -> bool {
-        self.ring.pending() || self.sent.pending() || self.function.has_news()
+        self.ring.pending()
+            || self.sent.pending()
+            || self.function.has_news()
+            || self.management.has_arrivals()
     }
 
     /// Whether the card is up, with RDMA.

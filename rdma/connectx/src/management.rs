@@ -7,7 +7,7 @@ use super::pair::{RECORD, destination, source};
 use super::receive_queue::{ReceiveQueue, Shape};
 use super::requests::{self, Most};
 use super::ring::{Entry, Kind};
-use super::send_queue::{LONGEST, SendQueue, Then};
+use super::send_queue::{LONGEST, SendQueue, Success, Then};
 use super::{ConnectX, Error};
 use alloc::collections::VecDeque;
 use cm::wire::mad;
@@ -115,6 +115,11 @@ impl Management {
     /// Its memory.
     pub fn memory(&self) -> [Window; 4] {
         [self.buffer.window, self.record, self.sent, self.received]
+    }
+
+    /// Whether MADs have come that nobody has looked at, or hosts are to be asked for.
+    pub fn has_arrivals(&self) -> bool {
+        !self.arrived.is_empty() || !self.strangers.is_empty()
     }
 
     /// The card was reset.
@@ -340,7 +345,7 @@ impl ConnectX {
             let key = self.own_domain.1;
             let built = requests::build(&request, key, &most, Some((&to, index as u8)), &mut words);
             let Ok(control) = built else { continue };
-            let then = Then::User { id: 0, signaled: false };
+            let then = Then::User { id: 0, success: Success::Untold };
             self.management.sends.write(&mut words, control, then);
             self.management.next += 1;
             self.counters.mads_sent += 1;

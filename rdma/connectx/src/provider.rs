@@ -5,7 +5,7 @@ use super::commands::Job;
 use super::context;
 use super::pair::Pair;
 use super::requests::{self, MAX_INLINE};
-use super::send_queue::{LONGEST, Then};
+use super::send_queue::{LONGEST, Success, Then};
 use cm::Transport;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
@@ -54,9 +54,9 @@ impl ConnectX {
         };
         let mut words = [0; LONGEST];
         let control = requests::build(request, pair.key, &pair.most, datagram, &mut words)?;
-        let then = Then::User { id: request.id, signaled: request.signaled };
+        let then = Then::User { id: request.id, success: Success::of(request) };
         pair.sends.write(&mut words, control, then);
-        self.awaited += u32::from(request.signaled);
+        self.awaited += u32::from(then.is_awaited());
         if !pair.listed {
             pair.listed = true;
             self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
@@ -169,11 +169,11 @@ impl Provider for ConnectX {
 
     #[inline]
     fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
+        self.is_polled = true;
         if let Some(completion) = self.cqs.poll(cq) {
             return Some(completion);
         }
-        self.reap();
-        self.cqs.poll(cq)
+        self.next_completion(cq)
     }
 
     fn watch_cq(&mut self, cq: CqId, number: u32) {
@@ -281,12 +281,12 @@ impl Provider for ConnectX {
         if !pair.sends.has_room() {
             return Err(VerbsError::QueueFull);
         }
-        let then = Then::User { id: request.id, signaled: request.signaled };
+        let then = Then::User { id: request.id, success: Success::of(request) };
         if pair.kind == QpType::Rc
             && let Some((control, rest)) = requests::short(request, pair.key, &pair.most)
         {
             pair.sends.write_short(&rest, control, then);
-            self.awaited += u32::from(request.signaled);
+            self.awaited += u32::from(then.is_awaited());
             if !pair.listed {
                 pair.listed = true;
                 self.news.push(HandleTable::<Pair>::index(qp.0) as u32);

@@ -115,7 +115,7 @@ impl Ring {
     }
 
     /// Whether there is an entry that was not taken.
-    #[inline]
+    #[inline(always)]
     pub fn pending(&self) -> bool {
         let at = (self.taken as usize & ((1 << self.log) - 1)) * WORDS;
         let last = self.word(at, 7);

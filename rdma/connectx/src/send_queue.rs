@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use drivers::hal::{Cells, Window};
-use verbs::{MrId, VerbsError};
+use verbs::{MrId, SendRequest, VerbsError};
 
 pub const BLOCK: usize = 64;
 /// Words of a block, and of the longest request.
@@ -23,8 +23,8 @@ const SOLICITED: u8 = 1 << 1;
 /// What comes of a request once it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It is a user's, who wants to hear of its success, or not.
-    User { id: u64, signaled: bool },
+    /// It is a user's, who hears of its success, or not.
+    User { id: u64, success: Success },
     /// A key at that place of the pool was given to a chunk of a region, or taken back; the user that is told, and of
     /// which key.
     Key { key: u32, gives: bool, region: MrId, chunk: u16, tells: Option<(u64, u32)> },
@@ -32,10 +32,29 @@ pub enum Then {
     Moved { key: u32 },
 }
 
+/// Whether the user of a request hears of its success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Success {
+    Untold,
+    /// Once something else gives cause to look: nobody is woken for it ([`SendRequest::ack_lazily`]).
+    Told,
+    Awaited,
+}
+
+impl Success {
+    pub fn of(request: &SendRequest<'_>) -> Success {
+        match (request.signaled, request.ack_lazily) {
+            (false, _) => Success::Untold,
+            (true, true) => Success::Told,
+            (true, false) => Success::Awaited,
+        }
+    }
+}
+
 impl Then {
-    /// Whether somebody is to hear of its success.
+    /// Whether somebody waits for its success.
     pub fn is_awaited(self) -> bool {
-        !matches!(self, Then::User { signaled: false, .. })
+        !matches!(self, Then::User { success: Success::Untold | Success::Told, .. })
     }
 }
 
@@ -54,8 +73,10 @@ enum WorkKind {
     /// The user's, who wants to hear of it if it fails.
     #[default]
     Quiet,
-    /// The user's, who wants to hear of it.
-    Signaled,
+    /// The user's, who hears of it.
+    Told,
+    /// The user's, who waits for it.
+    Awaited,
     /// Something of a key: the next one of those that are kept of these.
     Key,
 }
@@ -166,7 +187,7 @@ impl SendQueue {
         let count = self.end_work.wrapping_sub(self.first_work);
         let all = (0..count).map(|n| self.first_work.wrapping_add(n) & (self.entries - 1));
         let kinds = all.filter_map(|index| Some(self.works.get(index as usize)?.kind));
-        kinds.filter(|kind| *kind != WorkKind::Quiet).count() as u32
+        kinds.filter(|kind| matches!(kind, WorkKind::Awaited | WorkKind::Key)).count() as u32
     }
 
     /// Whether nothing is outstanding.
@@ -205,8 +226,9 @@ impl SendQueue {
     #[inline]
     fn end(&mut self, then: Then) {
         let (id, kind) = match then {
-            Then::User { id, signaled: false } => (id, WorkKind::Quiet),
-            Then::User { id, signaled: true } => (id, WorkKind::Signaled),
+            Then::User { id, success: Success::Untold } => (id, WorkKind::Quiet),
+            Then::User { id, success: Success::Told } => (id, WorkKind::Told),
+            Then::User { id, success: Success::Awaited } => (id, WorkKind::Awaited),
             Then::Key { .. } | Then::Moved { .. } => {
                 self.changes.push_back(then);
                 (0, WorkKind::Key)
@@ -314,10 +336,13 @@ impl SendQueue {
             *self.works.get((self.first_work & (self.entries - 1)) as usize)?;
         self.back = end;
         self.first_work = self.first_work.wrapping_add(1);
-        if kind == WorkKind::Key {
-            return self.changes.pop_front();
-        }
+        let success = match kind {
+            WorkKind::Key => return self.changes.pop_front(),
+            WorkKind::Quiet => Success::Untold,
+            WorkKind::Told => Success::Told,
+            WorkKind::Awaited => Success::Awaited,
+        };
         self.outstanding -= 1;
-        Some(Then::User { id, signaled: kind == WorkKind::Signaled })
+        Some(Then::User { id, success })
     }
 }

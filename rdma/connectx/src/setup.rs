@@ -92,6 +92,7 @@ pub fn open(
         ring,
         sent,
         awaited: 0,
+        is_polled: false,
         key_queue: KeyQueue::new(&mut arena)?,
         management: Management::new(&mut arena)?,
         function,

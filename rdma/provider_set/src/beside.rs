@@ -78,8 +78,12 @@ impl<D: RdmaDevice> Beside<D> {
 
     #[inline(never)]
     pub fn poll_cq(&mut self, other: CqId) -> Option<Completion> {
-        let completion = self.device.poll_cq(find(&self.cqs, other.0)?)?;
-        Some(Completion { qp: QpId(completion.qp.0 | self.mark), ..completion })
+        // Changed where it lies.
+        let mut completion = self.device.poll_cq(find(&self.cqs, other.0)?);
+        if let Some(completion) = &mut completion {
+            completion.qp.0 |= self.mark;
+        }
+        completion
     }
 
     /// Makes a queue pair in the domain that stands beside `init.pd`.

@@ -75,6 +75,19 @@ impl ProviderSet {
         self.cards.iter_mut().for_each(|card| card.beside.device.poll(now));
     }
 
+    /// Takes in what cards tell of beside completions. False if it is more than that there are some, which is for
+    /// [`ProviderSet::poll_cards`].
+    #[inline]
+    pub fn mind_cards(&mut self, now: Instant) -> bool {
+        self.cards.iter_mut().all(|card| card.beside.device.mind(now))
+    }
+
+    /// Whether users of cards, who have taken all completions out, have left nothing to anybody else.
+    #[inline]
+    pub fn cards_are_calm(&self) -> bool {
+        self.cards.iter().all(|card| card.beside.device.is_calm())
+    }
+
     /// Tells the cards what was posted.
     #[inline]
     pub fn flush_cards(&mut self) {

@@ -20,6 +20,18 @@ impl ProviderSet {
     #[inline(always)]
     pub fn poll_cards(&mut self, _now: Instant) {}
 
+    /// Takes in what cards tell of.
+    #[inline(always)]
+    pub fn mind_cards(&mut self, _now: Instant) -> bool {
+        false
+    }
+
+    /// Whether users of cards have left nothing to anybody else.
+    #[inline(always)]
+    pub fn cards_are_calm(&self) -> bool {
+        true
+    }
+
     /// Tells the cards what was posted.
     #[inline(always)]
     pub fn flush_cards(&mut self) {}

@@ -270,7 +270,8 @@ pub struct SendRequest<'a> {
     /// A chunk on demand whose memory is given back when this request ends: its payload lies there.
     pub carries: Option<(MrId, u16)>,
     /// Whoever posts it can wait for its completion, which comes with that of others: where ACKs are shared
-    /// ([`Provider::coalesce_acks`](super::Provider::coalesce_acks)), none is asked for on its account.
+    /// ([`Provider::coalesce_acks`](super::Provider::coalesce_acks)), none is asked for on its account, and a card wakes nobody
+    /// for its success.
     pub ack_lazily: bool,
 }
 

@@ -578,7 +578,7 @@ fn post<P: RdmaDevice + ?Sized>(
         solicited: false,
         datagram: None,
         carries,
-        ack_lazily: false,
+        ack_lazily: connection.is_roomy(),
     };
     ctx.provider.post_send(connection.qp, &request)
 }

@@ -263,6 +263,11 @@ impl Server {
         self.notices.pop_front()
     }
 
+    /// Whether there is nothing that an operator may want to know.
+    pub fn is_calm(&self) -> bool {
+        self.notices.is_empty() && self.refusals.is_empty()
+    }
+
     /// What was refused, for whoever logs and counts it.
     pub fn refusals(&mut self) -> &mut Refusals {
         &mut self.refusals

@@ -166,6 +166,11 @@ impl Connection {
         self.posted.wrapping_sub(self.completed) + self.reserved + n <= self.send_room
     }
 
+    /// Whether so few send work requests are under way that nobody waits for the end of one.
+    pub fn is_roomy(&self) -> bool {
+        2 * (self.posted.wrapping_sub(self.completed) + self.reserved) <= self.send_room
+    }
+
     /// The next send work request is to be signaled.
     pub fn signal_next(&mut self) {
         self.signaled = self.posted.wrapping_sub(self.signal_interval);

@@ -120,20 +120,21 @@ fn nobody_is_woken_by_requests_that_nobody_wants_to_hear_of() {
     let region = bench.grant(1, memory, Access::REMOTE_WRITE);
     let raised = |bench: &mut Bench| bench.device(0).port().counters().interrupts;
     let nowhere = RemoteAddress { address: 0, rkey: 1 };
-    for (signaled, to, wakes) in [
-        (false, granted(&region), false),
-        (true, granted(&region), true),
-        (false, granted(&region), false),
-        (false, nowhere, true),
+    for (signaled, ack_lazily, to, wakes) in [
+        (false, false, granted(&region), false),
+        (true, false, granted(&region), true),
+        (true, true, granted(&region), false),
+        (false, false, granted(&region), false),
+        (true, true, nowhere, true),
     ] {
         let qp = bench.qp[0];
-        let request = SendRequest { signaled, ..request(1, write(to)) };
+        let request = SendRequest { signaled, ack_lazily, ..request(1, write(to)) };
         bench.device(0).post_send(qp, &request).unwrap();
         bench.device(0).arm();
         bench.device(0).port().set_interrupts(true);
         let before = raised(&mut bench);
         bench.pair.run(MILLISECOND);
-        assert_eq!(raised(&mut bench) > before, wakes, "{signaled} {to:?}");
+        assert_eq!(raised(&mut bench) > before, wakes, "{signaled} {ack_lazily} {to:?}");
         bench.ends(0);
     }
     assert_eq!(bench.device(0).under_way(), UnderWay::default());

@@ -154,6 +154,11 @@ impl Server {
         moved || completed || self.transport.counters().completions > before
     }
 
+    /// Whether it has nothing to tell, and has not refused anything.
+    pub fn is_calm(&mut self) -> bool {
+        self.transport.is_calm()
+    }
+
     /// When `poll` has to be called at the latest.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.transport.poll_timeout()
