@@ -85,13 +85,30 @@ pub fn pingpong(guest: &mut Guest, gids: Gids, sizes: &[u32]) -> Result<()> {
     Ok(())
 }
 
+/// By what device of the guest's which server is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// As the tools call it.
+    pub device: &'static str,
+    /// Its address.
+    pub server: &'static str,
+}
+
+const RXE: Way = Way { device: "rxe0", server: "10.0.0.1" };
+
 /// Runs each of perftest's tools with each of these options, and looks that it measured something.
 pub fn perftest(guest: &mut Guest, tools: &[&str], options: &[&str]) -> Result<()> {
+    perftest_by(guest, RXE, tools, options)
+}
+
+/// The same by another way.
+pub fn perftest_by(guest: &mut Guest, way: Way, tools: &[&str], options: &[&str]) -> Result<()> {
+    let Way { device, server } = way;
     for tool in tools {
         for words in options {
             // -u 18: Linux repeats itself after a second, not after 67 ms, which a busy host takes
             // to run two guests.
-            let command = format!("{tool} -d rxe0 -F -u 18 {words} 10.0.0.1");
+            let command = format!("{tool} -d {device} -F -u 18 {words} {server}");
             let said = run(guest, &command)?;
             let measured = said.lines().any(|line| {
                 let mut numbers = line.split_whitespace().map(|word| word.parse::<f64>().is_ok());
@@ -106,9 +123,20 @@ pub fn perftest(guest: &mut Guest, tools: &[&str], options: &[&str]) -> Result<(
 
 /// qperf's tests for `seconds` each with messages of each of these sizes.
 pub fn qperf(guest: &mut Guest, tests: &[&str], sizes: &[&str], seconds: u32) -> Result<()> {
+    qperf_by(guest, RXE, tests, sizes, seconds)
+}
+
+/// The same by another way.
+pub fn qperf_by(
+    guest: &mut Guest,
+    way: Way,
+    tests: &[&str],
+    sizes: &[&str],
+    seconds: u32,
+) -> Result<()> {
     for test in tests {
         for size in sizes {
-            let command = format!("qperf -cm 1 -t {seconds} -m {size} 10.0.0.1 {test}");
+            let command = format!("qperf -cm 1 -t {seconds} -m {size} {} {test}", way.server);
             let said = run(guest, &command)?;
             let result = said.lines().find_map(|line| line.split_once('=')).map(|(_, value)| value);
             ensure!(

@@ -2,7 +2,9 @@
 //! model; models that do something wrong, which Linux notices; and the image at one function of a model, with stock Linux
 //! at the other. What the model does on errors is an opinion: no card was seen.
 mod faults;
+mod reboots;
 mod smc;
+mod tools;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
