@@ -74,7 +74,8 @@ impl Network {
         }
         let port = self.port(&config.http);
         if self.http.is_none() {
-            let limits = Limits::default();
+            let connections = config.http.connections.into();
+            let limits = Limits { connections, ..Limits::default() };
             self.http =
                 port.map(|port| Server::new(&mut self.interface, port, limits, self.tls.clone()));
         }

@@ -96,6 +96,8 @@ section! {
         enabled: bool = true => AtOnce;
         /// Its TCP port; without it 80, with TLS 443.
         port: Option<u16> [1, 65535] => AtOnce;
+        /// Connections that it serves on an interface at a time, a host half of them.
+        connections: u16 [2, 256] = 16;
         /// Networks whose hosts may use it; none given: all.
         hosts: Vec<Network> => AtOnce;
         /// Addresses of ours that it listens on; none given: all.
