@@ -173,6 +173,12 @@ pub static COMMANDS: &[Command] = &[
         Verb::Manage("volume", "list"),
     ),
     Command::new(
+        &["volume", "show"],
+        &[Argument::Rest(SHOW)],
+        "a volume and where it lies",
+        Verb::Manage("volume", "show"),
+    ),
+    Command::new(
         &["volume", "create"],
         &[Argument::Rest("NAME size=SIZE [disk=N [force]]")],
         "make a volume",
