@@ -68,6 +68,8 @@ pub struct LoopCounters {
     pub halted: u64,
     /// Times halted.
     pub halts: u64,
+    /// Rounds that saw to completions of cards alone.
+    pub brief_rounds: u64,
     /// By stage.
     pub stages: [StageCounters; Stage::ALL.len()],
 }

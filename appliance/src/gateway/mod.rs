@@ -137,7 +137,9 @@ impl Gateway {
             let (done, is_all) = state.serve_completions(networks, now);
             if is_all && received == 0 {
                 state.plane.flush();
-                state.plane.pace.counters.work(Stage::Serve, done);
+                let counters = &mut state.plane.pace.counters;
+                counters.work(Stage::Serve, done);
+                counters.brief_rounds += 1;
                 self.console_quiet = false;
                 return true;
             }

@@ -259,6 +259,14 @@ fn loops(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     for (core, counters) in &loops {
         halts.sample(&[("loop", core)], counters.halts)?;
     }
+    // Most machines have no card that does RoCE.
+    if loops.iter().any(|(_, counters)| counters.brief_rounds > 0) {
+        let help = "Rounds that saw to completions of cards alone.";
+        let mut brief = w.counter("isthmus_loop_brief_rounds_total", help)?;
+        for (core, counters) in &loops {
+            brief.sample(&[("loop", core)], counters.brief_rounds)?;
+        }
+    }
     let mut time =
         w.counter("isthmus_loop_seconds_total", "Time of the loop: busy, idle, halted.")?;
     for (core, counters) in &loops {
