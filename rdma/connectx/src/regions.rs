@@ -297,6 +297,10 @@ impl ConnectX {
         let revoked = self.revoke(id);
         let region = self.regions.remove(id.0).ok_or(VerbsError::NoSuchObject)?;
         self.release(region.pd);
+        // Its memory is somebody else's next: no peer may write to it any more. A card that does not do it is reset.
+        if self.is_up() {
+            let _ = self.settle_keys();
+        }
         revoked
     }
 

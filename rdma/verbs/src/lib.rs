@@ -184,7 +184,7 @@ pub trait Provider {
     fn take_back(&mut self, _memory: Window) -> bool {
         false
     }
-    /// Ends a registration.
+    /// Ends a registration: from then on no peer reaches its memory, which may be used for something else.
     fn deregister(&mut self, region: MrId) -> Result<(), VerbsError>;
 
     /// Registers `count` chunks of `size` bytes for RDMA WRITE, each under a fresh key: of `memory`

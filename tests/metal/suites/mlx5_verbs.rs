@@ -218,6 +218,23 @@ fn requests_that_nobody_hears_of_give_their_room_back() {
     assert_eq!(bench.pair.complaints(), [""; 0]);
 }
 
+/// Its memory is somebody else's from then on.
+#[test]
+fn what_is_deregistered_is_closed_when_that_is_said() {
+    let mut bench = Bench::new(false);
+    let memory = bench.pair.memory(1, 64);
+    memory.fill(1);
+    let region = bench.grant(1, memory, Access::REMOTE_WRITE);
+    bench.device(1).deregister(region.id).unwrap();
+    let (told, now) = (bench.node(1).machine.accesses(), bench.pair.now());
+    bench.device(1).poll(now);
+    assert_eq!(bench.node(1).machine.accesses(), told, "the card was told before");
+    bench.post(0, 1, write(granted(&region)));
+    bench.pair.run(MILLISECOND);
+    assert_eq!(bench.ends(0), [(1, Status::RemoteAccess)]);
+    assert!(netsim::contents(&memory) == [1; 64]);
+}
+
 #[test]
 fn interrupts_come_only_when_they_are_asked_for() {
     let mut bench = Bench::new(false);

@@ -33,9 +33,12 @@ impl Engine {
         let deadline = ctx.now + self.config.llc_wait;
         self.groups[group_key].flow = Some((Flow::AddLink { link: free }, deadline));
         self.arm_group(group_key, deadline);
-        let Some(body) = self.describe_link(group_key, free) else { return };
-        if !self.send_llc(group_key, at, false, body, ctx) {
-            // Another long message is under way: later.
+        let body = match self.register_further(group_key, at, free, ctx) {
+            true => self.describe_link(group_key, at, free),
+            false => None,
+        };
+        if !body.is_some_and(|body| self.send_llc(group_key, at, false, body, ctx)) {
+            // Another long message is under way, or a device has no room for its buffers: later.
             self.groups[group_key].flow = None;
             self.remove_link(group_key, free, ctx);
             self.link_missing(group_key, ctx.now);
@@ -62,26 +65,25 @@ impl Engine {
         Some((free, *other.or(same.then_some(used))?))
     }
 
-    /// Our buffers of a group, with their keys. The same key is good on all links.
-    fn key_moves(&self, group_key: usize) -> Vec<KeyMove> {
-        let members =
-            self.groups[group_key].members.iter().filter_map(|&key| self.sockets.get(key));
-        let keys = members.filter_map(|socket| socket.rmb).map(|rmb| KeyMove {
-            known: rmb.rkey,
-            token: Token { rkey: rmb.rkey, address: rmb.address },
+    /// Our buffers of a group, with their keys on a link, and on a new one.
+    fn key_moves(&self, group_key: usize, at: usize, new: usize) -> Vec<KeyMove> {
+        let members = self.groups[group_key].members.iter();
+        let keys = members.filter_map(|&key| {
+            let known = self.token_on(key, group_key, at)?.rkey;
+            Some(KeyMove { known, token: self.token_on(key, group_key, new)? })
         });
         keys.take(TOKENS).collect()
     }
 
-    /// A new link, as ADD_LINK tells it.
-    fn describe_link(&self, group_key: usize, at: usize) -> Option<Body> {
+    /// A new link, as ADD_LINK tells it on link `at`.
+    fn describe_link(&self, group_key: usize, at: usize, new: usize) -> Option<Body> {
         let group = self.groups.get(group_key)?;
-        let link = group.links.get(at)?.as_ref()?;
+        let link = group.links.get(new)?.as_ref()?;
         let target = group.links.iter().flatten().map(|link| link.peer.gid).next();
         let v2 = (group.version > 1).then(|| AddLinkV2 {
             direct: group.direct,
             target: target.unwrap_or(Ipv6Addr::UNSPECIFIED),
-            keys: self.key_moves(group_key),
+            keys: self.key_moves(group_key, at, new),
         });
         Some(Body::AddLink(AddLink {
             end: LinkEnd { mac: link.device.mac, gid: link.gid, qpn: link.qpn },
@@ -110,7 +112,7 @@ impl Engine {
         } else if self.groups[group_key].version > 1 {
             self.confirm_link(group_key, new, ctx);
         } else {
-            self.groups[group_key].moves = self.key_moves(group_key);
+            self.groups[group_key].moves = self.key_moves(group_key, at, new);
             self.move_keys(group_key, at, new, MAX_MOVES, ctx);
         }
     }
@@ -354,14 +356,16 @@ impl Engine {
             link.number = add.link;
         }
         self.arm_group(group_key, ctx.now + self.config.confirm_wait.1);
-        if self.connect_further(group_key, at, new, add, ctx).is_none() {
+        if self.connect_further(group_key, at, new, add, ctx).is_none()
+            || !self.register_further(group_key, at, new, ctx)
+        {
             self.remove_link(group_key, new, ctx);
             return None;
         }
         if self.groups[group_key].version == 1 {
-            self.groups[group_key].moves = self.key_moves(group_key);
+            self.groups[group_key].moves = self.key_moves(group_key, at, new);
         }
-        self.describe_link(group_key, new)
+        self.describe_link(group_key, at, new)
     }
 
     /// The server says CONFIRM_LINK on a further link.
@@ -410,9 +414,12 @@ impl Engine {
     }
 
     /// Keys of sockets on other links than `at`, by the numbers of those links.
-    pub(super) fn others_of(&self, group: usize, at: usize, token: Token) -> Vec<(u8, Token)> {
-        let Some(group) = self.groups.get(group) else { return Vec::new() };
-        let others = group.links.iter().enumerate().filter(|&(n, _)| n != at);
-        others.filter_map(|(_, link)| Some((link.as_ref()?.number, token))).collect()
+    pub(super) fn others_of(&self, group: usize, at: usize, socket: usize) -> Vec<(u8, Token)> {
+        let Some(found) = self.groups.get(group) else { return Vec::new() };
+        let others = found.links.iter().enumerate().filter(|&(n, _)| n != at);
+        let told = others.filter_map(|(n, link)| {
+            Some((link.as_ref()?.number, self.token_on(socket, group, n)?))
+        });
+        told.collect()
     }
 }

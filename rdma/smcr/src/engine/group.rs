@@ -15,7 +15,7 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use net::Neighbours;
 use net::Resolution;
-use verbs::Provider;
+use verbs::{PdId, Provider};
 
 /// How long the queue pairs of a group stay after its end was said.
 const FAREWELL: Duration = Duration::from_millis(250);
@@ -149,9 +149,7 @@ impl Engine {
     ) -> Result<(), Refusal> {
         let size = rmbe_bytes(self.config.rmb_size);
         let group = &self.groups[group_key];
-        // The links of a group are all of one device.
-        let device = group.links.get(link).and_then(|link| Some(link.as_ref()?.device.address));
-        let pd = device.map_or(group.pd, |address| ctx.provider.pd_on(group.pd, address));
+        let pd = self.pd_of(group_key, link).unwrap_or(group.pd);
         let Some(region) = self.register_buffer(pd, ctx) else {
             if first_contact {
                 self.drop_group(group_key, ctx);
@@ -166,9 +164,12 @@ impl Engine {
         socket.member = member;
         socket.group = Some(group_key);
         socket.link = link;
-        socket.rmb = Some(region);
+        (socket.rmb, socket.rmb_pd) = (Some(region), pd);
         socket.rmb_size = size;
-        Ok(())
+        match self.register_on_links(key, group_key, ctx) {
+            true => Ok(()),
+            false => Err(Refusal::Decline(Reason::MEMORY)),
+        }
     }
 
     /// Takes the peer's side of a connection from its Accept or Confirm.
@@ -267,8 +268,11 @@ impl Engine {
         if let Some(buffer) = socket.buffer.take() {
             recycle(spare, config.spare_buffers, buffer, ctx);
         }
-        let region = socket.rmb.take();
-        if let Some(region) = region {
+        let keys: Vec<(PdId, u32)> = socket.rmb_keys().collect();
+        for one in socket.elsewhere.drain(..) {
+            let _ = ctx.provider.deregister(one.region.id);
+        }
+        if let Some(region) = socket.rmb.take() {
             // What the peer has written and not told of lies in memory, too.
             let lazy = ctx.provider.take_on_demand_memory(region.id);
             // It is registered as long as the socket has it.
@@ -286,8 +290,8 @@ impl Engine {
         if let Some(&moved) = group.members.get(member) {
             sockets[moved].member = member;
         }
-        if let Some(region) = region.filter(|_| told && group.state == GroupState::Active) {
-            group.dead_keys.push(region.rkey);
+        if told && group.state == GroupState::Active {
+            group.dead_keys.extend(keys);
         }
         if group.members.is_empty() {
             group.idle = Some(ctx.now);

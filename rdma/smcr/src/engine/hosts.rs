@@ -33,7 +33,7 @@ impl Engine {
         let mut members = self.groups.get(group)?.members.iter();
         members.find_map(|&key| {
             let socket = self.sockets.get(key)?;
-            socket.rmb.is_some_and(|rmb| rmb.rkey == rkey).then_some(socket.id)
+            socket.rmb_keys().any(|(_, key)| key == rkey).then_some(socket.id)
         })
     }
 

@@ -32,9 +32,10 @@ impl Engine {
     ) -> Result<(), VerbsError> {
         let group = &mut self.groups[group_key];
         let memory = ctx.arena.alloc(LINK_MEMORY, 64).ok_or(VerbsError::NoRoom)?;
+        let pd = ctx.provider.pd_on(group.pd, device.address);
         let init = QpInit {
             kind: QpType::Rc,
-            pd: ctx.provider.pd_on(group.pd, device.address),
+            pd,
             send_cq: self.cq,
             recv_cq: self.cq,
             max_send_wr: PER_MESSAGE * CDC_SLOTS as u32 + LLC_SLOTS as u32,
@@ -57,6 +58,7 @@ impl Engine {
             state: LinkState::Making,
             number,
             device,
+            pd,
             gid: device.gid(group.version),
             mac,
             qp,

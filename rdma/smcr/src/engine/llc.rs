@@ -458,20 +458,24 @@ impl Engine {
             return self.offer_link(group_key, at, ctx);
         }
         if let Some(socket) = group.new_keys.pop_front() {
-            let Some((link, rmb)) =
-                self.socket(socket).and_then(|socket| Some((socket.link, socket.rmb?)))
-            else {
+            let link = self.socket(socket).map_or(at, |socket| socket.link);
+            let Some(token) = self.token_on(socket.key(), group_key, link) else {
                 return self.next_flow(group_key, ctx);
             };
-            let token = Token { rkey: rmb.rkey, address: rmb.address };
-            let others = self.others_of(group_key, link, token);
+            let others = self.others_of(group_key, link, socket.key());
             let body = Body::ConfirmKey { token, others, negative: false, retry: false };
             self.groups[group_key].flow =
-                Some((Flow::ConfirmKey { rkey: rmb.rkey, socket }, deadline));
+                Some((Flow::ConfirmKey { rkey: token.rkey, socket }, deadline));
             self.send_llc(group_key, link, false, body, ctx);
         } else if !group.dead_keys.is_empty() {
+            // By one of a buffer's keys the peer finds the others.
+            let pd = group.links[at].as_ref().map(|link| link.pd);
+            group.dead_keys.retain(|(of, _)| Some(*of) == pd);
             let count = group.dead_keys.len().min(V1_KEYS);
-            let keys = group.dead_keys.drain(..count).collect();
+            let keys: Vec<u32> = group.dead_keys.drain(..count).map(|(_, rkey)| rkey).collect();
+            if keys.is_empty() {
+                return;
+            }
             group.flow = Some((Flow::DeleteKey, deadline));
             let body = Body::DeleteKey { keys, unknown: 0, negative: false };
             self.send_llc(group_key, at, false, body, ctx);

@@ -23,6 +23,7 @@ mod cdc;
 mod client;
 mod close;
 mod config;
+mod devices;
 mod doubts;
 mod failover;
 mod group;

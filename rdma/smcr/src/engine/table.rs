@@ -2,6 +2,7 @@
 
 use super::State;
 use super::config::{Device, address_of};
+use super::devices::Elsewhere;
 use super::peer_buffers::PeerBuffers;
 use crate::wire::cdc::{End, Producer};
 use crate::wire::llc::{DeleteReason, KeyMove, Order};
@@ -163,7 +164,10 @@ pub(super) struct Socket {
     /// Our user has closed: it hears nothing more.
     pub released: bool,
 
+    /// As the device has it of the link on which the connection began, in this domain; and others of the group's.
     pub rmb: Option<Region>,
+    pub rmb_pd: PdId,
+    pub elsewhere: Vec<Elsewhere>,
     pub rmb_size: u32,
     /// It stands in the list of those whose buffer may have memory.
     pub filled: bool,
@@ -248,6 +252,8 @@ impl Socket {
             established: false,
             released: false,
             rmb: None,
+            rmb_pd: PdId(0),
+            elsewhere: Vec::new(),
             rmb_size: 0,
             filled: false,
             swept: 0,
@@ -401,8 +407,8 @@ pub(super) struct Group {
     pub farewells: [Option<Farewell>; LINKS],
     /// A link is missing: when it is tried again to make it, and how long to wait after that.
     pub remake: Option<(Instant, Duration)>,
-    /// Keys whose end the peer is to be told.
-    pub dead_keys: Vec<u32>,
+    /// Keys whose end the peer is to be told, each as one device or another has it.
+    pub dead_keys: Vec<(PdId, u32)>,
     /// Sockets whose key the peer is to be told.
     pub new_keys: VecDeque<SocketId>,
     /// Likewise, once the link stands that was being made when they came.
@@ -449,6 +455,8 @@ pub(super) struct Link {
     /// Its number in LLC messages.
     pub number: u8,
     pub device: Device,
+    /// The group's domain at the device.
+    pub pd: PdId,
     /// Our GID.
     pub gid: Ipv6Addr,
     /// MAC address of the next hop to the peer.
