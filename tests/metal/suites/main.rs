@@ -3,6 +3,7 @@
 mod dsa;
 mod enic;
 mod intel_nic;
+mod intel_queues;
 mod ioat;
 mod ixgbe;
 mod mlx5;
