@@ -347,6 +347,6 @@ fn a_path_that_comes_to_the_other_core_is_refused_and_told() -> Result<()> {
     let added =
         client.sh(&format!("echo ip:{address}@ip:10.0.0.1 >/sys/class/rtrs-client/s0/add_path"));
     ensure!(added.is_err(), "it was taken");
-    says(&mut shared.gateway, "show refused", "another core has the session")?;
+    says(&mut shared.gateway, "show refused", "come to another core")?;
     Ok(())
 }

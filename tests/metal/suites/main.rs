@@ -3,11 +3,11 @@
 mod dsa;
 mod enic;
 mod intel_nic;
-mod intel_queues;
 mod ioat;
 mod ixgbe;
 mod mlx5;
 mod mlx5_verbs;
+mod nic_queues;
 mod ntb;
 mod ntb_netdev;
 mod nvme;

@@ -72,7 +72,7 @@ impl IntelPort {
     /// Takes the next step if the chip has done the last one.
     pub fn advance(&mut self, now: Instant) {
         // Who has other queues has not looked yet: that is no fault of the chip's.
-        if self.shared.as_ref().is_some_and(|shared| !shared.all_follow(self.rings.len() - 1)) {
+        if self.owners.as_ref().is_some_and(|owners| !owners.all_follow(self.rings.len() - 1)) {
             return;
         }
         let since = *self.life.since.get_or_insert(now);
@@ -137,8 +137,8 @@ impl IntelPort {
         self.life.state = State::Live;
         (self.life.transmit, self.life.receive) = (Stall::default(), Stall::default());
         self.life.was_live = true;
-        if let Some(shared) = &self.shared {
-            shared.live();
+        if let Some(owners) = &self.owners {
+            owners.live();
         }
         self.keeper.works();
         if self.wants_interrupts {
@@ -155,8 +155,8 @@ impl IntelPort {
 
     /// Those who have other queues hear that the chip reaches no memory.
     fn tell_others(&self) {
-        if let Some(shared) = &self.shared {
-            shared.stopped();
+        if let Some(owners) = &self.owners {
+            owners.stopped();
         }
     }
 
@@ -202,8 +202,8 @@ impl IntelPort {
             return false;
         };
         let up = link && self.life.is_live();
-        if let Some(shared) = &self.shared {
-            shared.set_link(link);
+        if let Some(owners) = &self.owners {
+            owners.set_link(link);
         }
         if self.life.is_live() {
             self.transmitter.note_link(up);
@@ -231,7 +231,7 @@ impl IntelPort {
         self.transmitter.reclaim();
         let waits = if sends { self.transmitter.waits_at() } else { None };
         let hangs = self.life.transmit.look(waits);
-        if hangs || self.shared.as_ref().is_some_and(|shared| shared.hangs()) {
+        if hangs || self.owners.as_ref().is_some_and(|owners| owners.hangs()) {
             match link {
                 true => return self.begin_reset(HUNG),
                 false => return self.begin(),

@@ -16,7 +16,6 @@ mod port;
 mod queue_port;
 mod receive;
 mod registers;
-mod shared;
 mod signal;
 mod split;
 mod transmit;

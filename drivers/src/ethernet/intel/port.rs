@@ -4,10 +4,10 @@ use super::chip::{Chip, Rings, Wanted};
 use super::error::Error;
 use super::life::{Life, RESET_TIMEOUT};
 use super::receive::Receiver;
-use super::shared::Shared;
 use super::signal::Signal;
 use super::transmit::Transmitter;
 use crate::ethernet::keeper::Keeper;
+use crate::ethernet::owners::Owners;
 use crate::ethernet::{LEAST_MTU, MOST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::hal::{
     Arena, Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
@@ -30,7 +30,7 @@ pub struct IntelPort {
     pub(super) rings: Vec<Rings>,
     pub(super) key: HashKey,
     /// With the owners of other queues, if there are any.
-    pub(super) shared: Option<Arc<Shared>>,
+    pub(super) owners: Option<Arc<Owners>>,
     pub(super) life: Life,
     /// All zero until the first reset is over.
     pub(super) mac: [u8; 6],
@@ -81,7 +81,7 @@ impl IntelPort {
             receiver,
             transmitter,
             key: HashKey::default(),
-            shared: None,
+            owners: None,
             life: Life::default(),
             mac: [0; 6],
             mtu: PLAIN_MTU,

@@ -1,12 +1,12 @@
 //! A further pair of queues of a chip as a [`Port`] of its own, for another core: its rings, its interrupts, its counts. The
-//! chip as a whole is looked after by the port of the first pair; this one follows (see [`super::shared`]).
+//! chip as a whole is looked after by the port of the first pair; this one follows (see [`crate::ethernet::owners`]).
 
 use super::chip::{Chip, Mode, Wanted};
 use super::receive::Receiver;
-use super::shared::Shared;
 use super::signal::Signal;
 use super::transmit::Transmitter;
 use crate::ethernet::keeper::Stall;
+use crate::ethernet::owners::Owners;
 use crate::hal::{
     Frame, Instant, Interrupt, Packet, Port, PortCounters, Registers, TransmitError,
     TransmitProgress,
@@ -23,7 +23,7 @@ pub struct QueuePort {
     pub signal: Signal,
     pub receiver: Receiver,
     pub transmitter: Transmitter,
-    pub shared: Arc<Shared>,
+    pub owners: Arc<Owners>,
     /// Number of the pair: 1 or more.
     pub queue: usize,
     pub mac: [u8; 6],
@@ -48,7 +48,7 @@ impl QueuePort {
     /// Does what has become of the chip asks for.
     #[inline(always)]
     fn follow(&mut self) {
-        let phase = self.shared.phase();
+        let phase = self.owners.phase();
         if phase != self.state.phase {
             self.follow_to(phase);
         }
@@ -60,18 +60,18 @@ impl QueuePort {
         self.transmitter.stop();
         self.state.phase = phase;
         (self.state.transmit, self.state.receive) = (Stall::default(), Stall::default());
-        if Shared::is_live(phase) {
+        if Owners::is_live(phase) {
             self.receiver.start(self.longest, &*self.registers);
             self.transmitter.start(self.longest);
             if self.state.wants_interrupts {
                 self.apply_interrupts();
             }
         }
-        self.shared.follow(self.queue - 1, phase);
+        self.owners.follow(self.queue - 1, phase);
     }
 
     fn is_live(&self) -> bool {
-        Shared::is_live(self.state.phase)
+        Owners::is_live(self.state.phase)
     }
 
     fn apply_interrupts(&mut self) {
@@ -82,7 +82,7 @@ impl QueuePort {
 
     /// Whether what is in the rings stays there for too long.
     fn hangs(&mut self) -> bool {
-        let link = self.shared.link();
+        let link = self.owners.link();
         // As with the first queue: a link that has just come takes a look to begin.
         let sends = link == self.state.link;
         self.state.link = link;
@@ -108,7 +108,7 @@ impl Port for QueuePort {
     }
 
     fn link_up(&mut self) -> bool {
-        self.is_live() && self.shared.link()
+        self.is_live() && self.owners.link()
     }
 
     #[inline]
@@ -156,7 +156,7 @@ impl Port for QueuePort {
     }
 
     fn pending(&self) -> bool {
-        self.shared.phase() != self.state.phase
+        self.owners.phase() != self.state.phase
             || self.receiver.pending()
             || self.transmitter.pending()
     }
@@ -176,7 +176,7 @@ impl Port for QueuePort {
     fn watch(&mut self, _: Instant) {
         self.follow();
         if self.is_live() && self.hangs() {
-            self.shared.report_hang();
+            self.owners.report_hang();
         }
     }
 

@@ -5,9 +5,9 @@ use super::error::Error;
 use super::port::IntelPort;
 use super::queue_port::{QueuePort, State};
 use super::receive::Receiver;
-use super::shared::Shared;
 use super::transmit::Transmitter;
 
+use crate::ethernet::owners::Owners;
 use crate::hal::{Clock, HashKey, Platform, Port, Window};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -23,15 +23,15 @@ impl IntelPort {
         clock: &dyn Clock,
     ) -> Vec<Box<dyn Port + Send>> {
         let most = self.chip.queues().min(more + 1);
-        let shared = Arc::new(Shared::new(most - 1));
-        let ports = (1..most).map_while(|queue| self.another(queue, &shared, platform));
+        let owners = Arc::new(Owners::new(most - 1));
+        let ports = (1..most).map_while(|queue| self.another(queue, &owners, platform));
         let ports: Vec<QueuePort> = ports.collect();
         if ports.is_empty() {
             return Vec::new();
         }
         let rings = |port: &QueuePort| Rings::of(&port.receiver, &port.transmitter);
         self.rings.extend(ports.iter().map(rings));
-        (self.key, self.shared) = (*key, Some(shared));
+        (self.key, self.owners) = (*key, Some(owners));
         self.begin();
         // A chip that does not come out of this reset is given up, and says so.
         if let Err(error) = self.await_life(None, clock) {
@@ -44,7 +44,7 @@ impl IntelPort {
     fn another(
         &self,
         queue: usize,
-        shared: &Arc<Shared>,
+        owners: &Arc<Owners>,
         platform: &mut dyn Platform,
     ) -> Option<QueuePort> {
         let chip = self.chip.beside()?;
@@ -68,7 +68,7 @@ impl IntelPort {
             signal,
             receiver,
             transmitter,
-            shared: shared.clone(),
+            owners: owners.clone(),
             queue,
             mac: self.mac,
             mtu: self.mtu,

@@ -1,18 +1,17 @@
-//! What the owners of a chip's queues, each on a core of its own, have in common: whether the chip is set up, and its link.
-//! The owner of the first queue resets the chip and sets it up; nobody touches a ring of somebody else's.
+//! What the owners of a device's queues, each on a core of its own, have in common: whether the device is set up, and its
+//! link. The owner of the first queue resets the device and sets it up; nobody touches a ring of somebody else's.
 //!
-//! A reset goes like this. The first owner resets the chip, which reaches no memory from then on, and says that it is
-//! stopped. Each other one, when it looks next, forgets what is in its rings, and says so. When all have, and the chip is out
-//! of reset, the first sets it up, with all rings empty, and says that it is live. Each other one fills its ring when it
-//! looks next, and only then the chip uses that.
+//! A reset goes like this. The first owner resets the device, which reaches no memory from then on, and says that it is
+//! stopped. Each other one, when it looks next, forgets what is in its rings, and says so. When all have, and the device is
+//! out of reset, the first sets it up, and says that it is live. Each other one goes on when it looks next.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Shared by all owners.
+/// Owners by all owners.
 #[derive(Debug)]
-pub struct Shared {
-    /// Odd while the chip is live; one more with each change.
+pub struct Owners {
+    /// Odd while the device is live; one more with each change.
     phase: AtomicU32,
     /// The phase that each other owner follows.
     followed: Box<[AtomicU32]>,
@@ -21,10 +20,10 @@ pub struct Shared {
     hangs: AtomicBool,
 }
 
-impl Shared {
-    /// For up to so many owners beside the first, of a chip that is stopped.
+impl Owners {
+    /// For up to so many owners beside the first, of a device that is stopped.
     pub fn new(others: usize) -> Self {
-        Shared {
+        Owners {
             phase: AtomicU32::new(0),
             followed: (0..others).map(|_| AtomicU32::new(0)).collect(),
             link: AtomicBool::new(true),
@@ -32,21 +31,21 @@ impl Shared {
         }
     }
 
-    /// The chip was reset: it reaches no memory.
+    /// The device was reset: it reaches no memory.
     pub fn stopped(&self) {
         let phase = self.phase.load(Ordering::Relaxed);
         // A reset within a reset changes nothing for the others.
         self.phase.store(phase.wrapping_add(phase & 1), Ordering::Release);
     }
 
-    /// Whether so many other owners, which are all, know that the chip is stopped, and touch nothing.
+    /// Whether so many other owners, which are all, know that the device is stopped, and touch nothing.
     pub fn all_follow(&self, others: usize) -> bool {
         let phase = self.phase.load(Ordering::Relaxed);
         // Acquire: what they wrote to their rings was before.
         self.followed.iter().take(others).all(|followed| followed.load(Ordering::Acquire) == phase)
     }
 
-    /// The chip is set up, and its rings are empty.
+    /// The device is set up, and its rings are empty.
     pub fn live(&self) {
         self.hangs.store(false, Ordering::Relaxed);
         let phase = self.phase.load(Ordering::Relaxed);
@@ -59,7 +58,7 @@ impl Shared {
         self.phase.load(Ordering::Acquire)
     }
 
-    /// Whether the chip is live in a phase.
+    /// Whether the device is live in a phase.
     pub fn is_live(phase: u32) -> bool {
         phase & 1 != 0
     }
