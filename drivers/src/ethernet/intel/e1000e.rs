@@ -98,7 +98,10 @@ impl Chip for E1000e {
             r::give_ring(registers, r::TDBAL + at, rings.transmit.0, rings.transmit.1);
             registers.write32(r::RXDCTL + at, QUEUE);
             registers.write32(r::TXDCTL + at, QUEUE_TRANSMIT);
-            change(registers, TARC + at, 0x7f, TARC_VALUE);
+            // One alone is as after a reset.
+            if setup.rings.len() > 1 {
+                change(registers, TARC + at, 0x7f, TARC_VALUE);
+            }
         }
         chip::hash_addresses(registers, setup, r::HASH, BY_HASH, IN_TABLE);
         registers.write32(ITR, 0);
