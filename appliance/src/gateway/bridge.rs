@@ -245,6 +245,7 @@ impl Bridge {
             had_link: false,
             core,
             place: PortSlot::NO_PORT,
+            others: Vec::new(),
             punt_port: Some(punt_port),
             forwarding: None,
         })

@@ -77,8 +77,8 @@ impl Cards {
         found: &mut Found<'_>,
     ) -> Looked {
         let most = ProviderSet::MOST_CARDS;
-        if net.core.is_some_and(|core| core > 0) {
-            log::warn!("{name}: RoCE in software: in hardware it is for ports of core 0");
+        if !net.core.is_first_alone() {
+            log::warn!("{name}: RoCE in software: in hardware it is for ports of core 0 alone");
             return Looked::Software(Box::new(port));
         }
         if self.opened.len() == most {

@@ -149,6 +149,10 @@ fn capture(state: &mut State, order: &str) -> Result<(), String> {
                 let what = if slot.forwarding.is_some() { "only usNIC" } else { "not" };
                 log::warn!("capture: {what} of {}, which core {} has", slot.name, slot.core);
             }
+            for queue in &state.queues {
+                let (slot, core) = (&state.ports[queue.port], queue.core);
+                log::warn!("capture: not what comes to core {core} of {}", slot.name);
+            }
         }
         ("stop", "") => state.plane.capture.stop(),
         ("discard", "") => state.plane.capture.discard(),

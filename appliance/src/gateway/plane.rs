@@ -81,6 +81,14 @@ pub(super) struct PortReport {
     pub echoes: u64,
 }
 
+impl core::ops::AddAssign for PortReport {
+    /// Of further queues of its device.
+    fn add_assign(&mut self, more: PortReport) {
+        self.counters += more.counters;
+        self.echoes += more.echoes;
+    }
+}
+
 /// What is told of a plane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PlaneReport {

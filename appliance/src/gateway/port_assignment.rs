@@ -4,7 +4,7 @@ use super::bridge::Bridge;
 use super::forwarding;
 use super::loop_waker::LoopWaker;
 use super::plane::Settings;
-use super::ports::{PlanePort, PortSlot};
+use super::ports::{PlanePort, PortSlot, QueueSlot};
 use super::punt;
 use super::worker::{self, Dealt, Worker};
 use crate::config::Config;
@@ -37,9 +37,14 @@ pub(super) struct Loops {
     pub own_bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
     /// Ports beside these, by which it reaches those of other loops for its engines over UDP: with the numbers of those.
     pub forwarding: Vec<(usize, PlanePort)>,
+    /// Further queues of ports, on other loops than the ports.
+    pub queues: Vec<QueueSlot>,
     /// The other cores, from 1 on.
     spare: Vec<Spare>,
 }
+
+/// Makes ports of so many further queues of a port's device, or of as many as it has.
+pub(super) type Split<'a> = &'a mut dyn FnMut(&mut dyn Port, usize) -> Vec<Box<dyn Port + Send>>;
 
 impl Loops {
     /// The first loop, with `waker`, and one for each spare core.
@@ -53,6 +58,7 @@ impl Loops {
             own: Vec::new(),
             own_bridges: Vec::new(),
             forwarding: Vec::new(),
+            queues: Vec::new(),
             spare: spare.collect(),
         }
     }
@@ -98,7 +104,7 @@ impl Loops {
         spare.bridges.push((bridge, ntrdma));
     }
 
-    /// Gives a port to the loop that the configuration names, or to the first.
+    /// Gives a port to the loop that the configuration names, or to the first; where that names several, each gets a queue.
     pub fn deal(
         &mut self,
         mut port: Box<dyn Port + Send>,
@@ -106,11 +112,16 @@ impl Loops {
         location: String,
         driver: &'static str,
         config: &Config,
+        split: Split<'_>,
     ) -> PortSlot {
         let name = format!("net{number}");
         let place = self.own.len();
-        let slot = PortSlot { driver, ..PortSlot::new(name, location, &*port, place) };
-        let wanted = config.net(number, slot.mac, &slot.location).core.map_or(0, usize::from);
+        let mut slot = PortSlot { driver, ..PortSlot::new(name, location, &*port, place) };
+        let cores = config.net(number, slot.mac, &slot.location).core.all();
+        let (wanted, others) = cores.split_first().map_or((0, &[][..]), |(one, all)| (*one, all));
+        if !others.is_empty() {
+            slot.others = self.deal_queues(&mut *port, number, &slot, wanted, others, split);
+        }
         let route = |interrupt: Interrupt| port.route(&interrupt);
         let taken = Self::of_core(&mut self.spare, wanted, &slot.name, route);
         let Some(spare) = taken else {
@@ -133,6 +144,52 @@ impl Loops {
         PortSlot { core: wanted, place, punt_port: Some(punt_port), ..slot }
     }
 
+    /// Gives each of `others` a queue of the port `slot`, as far as there are such cores and queues; which have one then.
+    fn deal_queues(
+        &mut self,
+        port: &mut dyn Port,
+        number: usize,
+        slot: &PortSlot,
+        first: usize,
+        others: &[usize],
+        split: Split<'_>,
+    ) -> Vec<usize> {
+        let (name, last) = (&slot.name, self.spare.len());
+        let mut cores: Vec<usize> = others.to_vec();
+        cores.retain(|&core| core <= last);
+        if cores.len() < others.len() || first > last {
+            log::error!("{name}: not all cores of its list are there; accepted: 0 to {last}");
+        }
+        // Where the first is not there core 0 takes its place, which has a queue of its own then.
+        let queues = if cores.is_empty() { Vec::new() } else { split(port, cores.len()) };
+        if queues.len() < cores.len() {
+            log::warn!(
+                "{name}: its device has no queues for cores {:?}, which do not serve it",
+                &cores[queues.len()..]
+            );
+            cores.truncate(queues.len());
+        }
+        let control = &self.waker;
+        for (&core, mut port) in cores.iter().zip(queues) {
+            let Some(spare) = core.checked_sub(1).and_then(|other| self.spare.get_mut(other))
+            else {
+                continue;
+            };
+            // Without an interrupt a loop looks by itself, often.
+            if !spare.core.interrupt().is_some_and(|interrupt| port.route(&interrupt)) {
+                log::warn!(
+                    "{name}: cannot interrupt core {core}, which has to look at it all the time"
+                );
+            }
+            let (punt_port, punt_queue) =
+                punt::connect(slot.mac, slot.mtu, punt::RING, control, &spare.waker);
+            let place = spare.ports.len();
+            spare.ports.push(Dealt { name: name.clone(), port, punt_queue, forwarded: None });
+            self.queues.push(QueueSlot { port: number, core, place, punt_port });
+        }
+        cores
+    }
+
     /// Gives the first loop a port that cannot go to another.
     pub fn keep(
         &mut self,
@@ -144,9 +201,8 @@ impl Loops {
     ) -> PortSlot {
         let (name, place) = (format!("net{number}"), self.own.len());
         let slot = PortSlot { driver, ..PortSlot::new(name, location, &*port, place) };
-        let wanted = config.net(number, slot.mac, &slot.location).core;
-        if let Some(core) = wanted.filter(|core| *core > 0) {
-            log::warn!("{}: cannot go to core {core}; it stays on core 0", slot.name);
+        if !config.net(number, slot.mac, &slot.location).core.is_first_alone() {
+            log::warn!("{}: cannot go to other cores; it stays on core 0", slot.name);
         }
         self.own.push((number, PlanePort::new(slot.name.clone(), port, config.services.udp_echo)));
         slot

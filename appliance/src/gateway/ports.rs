@@ -43,6 +43,19 @@ pub(super) struct PortSlot {
     pub punt_port: Option<PuntPort>,
     /// The place of the port by which engines over UDP reach it then.
     pub forwarding: Option<usize>,
+    /// Cores beside that one which have queues of it: what one of its hosts says comes to any of them, always the same.
+    pub others: Vec<usize>,
+}
+
+/// A further pair of queues of a port's device, on another core than the port, as the control plane sees it.
+pub(super) struct QueueSlot {
+    /// Number of the port.
+    pub port: usize,
+    pub core: usize,
+    /// Its place among the ports of that loop.
+    pub place: usize,
+    /// What is the control plane's comes by this, and nothing goes.
+    pub punt_port: PuntPort,
 }
 
 impl PortSlot {
@@ -64,7 +77,13 @@ impl PortSlot {
             place,
             punt_port: None,
             forwarding: None,
+            others: Vec::new(),
         }
+    }
+
+    /// Whether the first loop hears all that is said to it there.
+    pub fn is_first_alone(&self) -> bool {
+        self.punt_port.is_none() && self.others.is_empty()
     }
 
     /// Whether another loop says that the link has changed.

@@ -161,10 +161,14 @@ impl State {
         };
         let Stage::Resolving(until) = rping.stage else { return };
         let peer = rping.peer;
-        let way = networks.iter_mut().find(|n| n.interface.next_hop(peer).is_some());
+        let mut all = networks.iter_mut().zip(&self.ports);
+        let way = all.find(|(network, _)| network.interface.next_hop(peer).is_some());
         let failed = match way {
+            Some((_, slot)) if !slot.is_first_alone() => {
+                "not core 0 alone has the interface that leads there (`show loops`)"
+            }
             None => "no route: `show interfaces` shows our networks",
-            Some(network) => match network.interface.resolve(peer, now) {
+            Some((network, _)) => match network.interface.resolve(peer, now) {
                 Resolution::Known(mac) => match local_address(&network.interface, peer) {
                     Some(local) => {
                         rdma_stack.providers.learn_neighbour(local, peer, mac);

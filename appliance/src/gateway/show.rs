@@ -187,6 +187,14 @@ pub(super) fn interfaces(state: &mut State, from: usize, count: usize) -> Vec<Va
     ports.map(row).collect()
 }
 
+/// The core that has a port, or all that have queues of it.
+fn loop_of(slot: &PortSlot) -> Value {
+    if slot.others.is_empty() {
+        return slot.core.into();
+    }
+    Value::list([slot.core].iter().chain(&slot.others).map(|&core| core.into()))
+}
+
 fn interface(
     slot: &PortSlot,
     report: &PortReport,
@@ -216,7 +224,7 @@ fn interface(
         ("resets", counters.resets.into()),
         ("interrupts", counters.interrupts.into()),
         ("echoes", report.echoes.into()),
-        ("loop", slot.core.into()),
+        ("loop", loop_of(slot)),
         ("location", slot.location.clone().into()),
     ])
 }
@@ -299,7 +307,8 @@ pub(super) fn memory(state: &mut State) -> Value {
 pub(super) fn loops(state: &mut State) -> Value {
     let loops = state.plane_reports();
     let ports = |core: usize| {
-        let names = state.ports.iter().filter(|slot| slot.core == core);
+        let has = |slot: &&PortSlot| slot.core == core || slot.others.contains(&core);
+        let names = state.ports.iter().filter(has);
         Value::list(names.map(|slot| slot.name.clone().into()))
     };
     Value::list((0..state.facts.cpus).map(|core| {

@@ -33,7 +33,7 @@ use crate::log_ring::LogRing;
 use crate::loops::Pace;
 use crate::machine::{CrashPlace, Machine, SpareCore, Watchdog};
 use core::time::Duration;
-use drivers::hal::{Clock, CrashWriter, Features, Hold, Instant, Platform};
+use drivers::hal::{Clock, CrashWriter, Features, HashKey, Hold, Instant, Platform, Port};
 use drivers::inventory::Inventory;
 use drivers::registry::Class;
 use net::capture::Capture;
@@ -212,7 +212,15 @@ impl Gateway {
                     let (place, name) = (loops.own.len(), format!("net{index}"));
                     let driver = device.driver();
                     let slot = match cards.look(port, place, &name, &net, &mut found) {
-                        Looked::Software(port) => loops.deal(port, index, location, driver, config),
+                        Looked::Software(port) => {
+                            let mut split = |port: &mut dyn Port, more: usize| {
+                                let mut key = HashKey::default();
+                                key.fill_with(|| rng.next_u32());
+                                let clock = MachineClock(&*machine);
+                                port.split(more, &key, &mut *platform, &clock)
+                            };
+                            loops.deal(port, index, location, driver, config, &mut split)
+                        }
                         Looked::Hardware(port) => loops.keep(port, index, location, driver, config),
                     };
                     networks.push(Network::new(
@@ -302,7 +310,7 @@ impl Gateway {
         let services = Services::of(config, rdma_stack.as_mut());
         if services.is_some() {
             for (network, slot) in networks.iter_mut().zip(&ports) {
-                if slot.punt_port.is_some() {
+                if !slot.is_first_alone() {
                     log::info!("{}: measuring tools only with RDMA CM", slot.name);
                     continue;
                 }
@@ -312,6 +320,7 @@ impl Gateway {
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
         let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
         storage.share(&waker, &loops.with_ports());
+        let queues = core::mem::take(&mut loops.queues);
         let workers = loops.start(|core, theirs| {
             let mut seed = [0; 32];
             rng.fill_bytes(&mut seed);
@@ -371,6 +380,7 @@ impl Gateway {
             problems,
             warnings,
             ports,
+            queues,
             disks,
             refused: Default::default(),
             unclaimed,

@@ -5,7 +5,7 @@ use super::disks::DiskSlot;
 use super::metrics;
 use super::network::Network;
 use super::plane::{DataPlane, PlaneReport, PortReport};
-use super::ports::PortSlot;
+use super::ports::{PortSlot, QueueSlot};
 use super::punt::PuntPort;
 use super::rendezvous::Rendezvous;
 use super::report_pieces::Telling;
@@ -80,6 +80,8 @@ pub(super) struct State {
     pub warnings: Vec<String>,
     /// What the control plane knows of the ports.
     pub ports: Vec<PortSlot>,
+    /// Further queues of ports, which other loops have.
+    pub queues: Vec<QueueSlot>,
     /// The data plane of this loop.
     pub plane: DataPlane,
     /// SMC-R and its users; None if the configuration wants nothing of it.
@@ -158,7 +160,8 @@ impl State {
 
     /// The ways to ports that are not of this loop: of other loops, and over the bridge.
     fn punt_ports(&self) -> impl Iterator<Item = &PuntPort> {
-        self.ports.iter().filter_map(|slot| slot.punt_port.as_ref())
+        let all = self.ports.iter().filter_map(|slot| slot.punt_port.as_ref());
+        all.chain(self.queues.iter().map(|queue| &queue.punt_port))
     }
 
     /// Has something done by every data plane, this loop's at once, the others' soon.
@@ -236,6 +239,16 @@ impl State {
 
     /// Tells the loop of a port which addresses are ours there; false if it could not be told.
     pub fn set_addresses(&mut self, port: usize, local: &PortAddresses) -> bool {
+        let queues = self.queues.iter().filter(|queue| queue.port == port);
+        for QueueSlot { core, place, .. } in queues {
+            let (place, local) = (*place, local.clone());
+            let worker = self.workers.iter_mut().find(|worker| worker.core == *core);
+            if !worker
+                .is_some_and(|worker| worker.tell(move |plane| plane.set_addresses(place, &local)))
+            {
+                return false;
+            }
+        }
         let PortSlot { core, place, .. } = self.ports[port];
         match self.workers.iter_mut().find(|worker| worker.core == core) {
             None => self.plane.set_addresses(place, local),
@@ -264,8 +277,15 @@ impl State {
             Some(PortReport { counters, echoes: 0 })
         };
         let all = self.ports.iter();
-        all.map(|slot| report(slot.core, slot.place).or_else(|| seen(slot)).unwrap_or_default())
-            .collect()
+        let mut all: Vec<PortReport> = all
+            .map(|slot| report(slot.core, slot.place).or_else(|| seen(slot)).unwrap_or_default())
+            .collect();
+        for queue in &self.queues {
+            if let Some(more) = report(queue.core, queue.place) {
+                all[queue.port] += more;
+            }
+        }
+        all
     }
 
     /// Has devices raise interrupts, before a halt; true if the halt must not be long (see

@@ -6,6 +6,7 @@ pub mod intel;
 mod keeper;
 #[cfg(feature = "mlx5")]
 pub mod mlx5;
+mod owners;
 pub mod virtio_net;
 pub mod vmxnet3;
 

@@ -37,7 +37,7 @@ pub use part::{Absent, Hold};
 pub use pci_types::{ConfigRegionAccess, PciAddress};
 pub use platform::{Interrupt, Platform};
 pub use poison::{poison, unpoison};
-pub use port::{Frame, Packet, Port, PortCounters, TransmitError, UdpFlow};
+pub use port::{Frame, HashKey, Packet, Port, PortCounters, TransmitError, UdpFlow};
 pub use registers::Registers;
 pub use retired::{Retired, Through, TransmitProgress};
 pub use time::{Clock, Instant, relax};

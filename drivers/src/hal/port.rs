@@ -1,6 +1,8 @@
 //! An Ethernet port as its users see it: whole frames in batches, transmit by reference.
 
-use super::{Arena, Instant, Interrupt, Notice, TransmitProgress, Window};
+use super::{Arena, Clock, Instant, Interrupt, Notice, Platform, TransmitProgress, Window};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 
 /// A received frame, still in the port's buffer. Give it back with [`Port::recycle`].
@@ -89,6 +91,20 @@ pub struct PortCounters {
     pub resets: u64,
 }
 
+impl core::ops::AddAssign for PortCounters {
+    fn add_assign(&mut self, more: PortCounters) {
+        self.rx_frames += more.rx_frames;
+        self.rx_bytes += more.rx_bytes;
+        self.rx_errors += more.rx_errors;
+        self.tx_frames += more.tx_frames;
+        self.tx_bytes += more.tx_bytes;
+        self.tx_full += more.tx_full;
+        self.interrupts += more.interrupts;
+        self.rx_missed += more.rx_missed;
+        self.resets += more.resets;
+    }
+}
+
 /// UDP datagrams to one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpFlow {
@@ -98,7 +114,10 @@ pub struct UdpFlow {
     pub port: u16,
 }
 
-/// An Ethernet port, owned by one loop. Nothing here blocks or allocates, but that [`Port::steer`] allocates.
+/// Key of the hash (Toeplitz) by which a device that has several queues chooses one.
+pub type HashKey = [u32; 10];
+
+/// An Ethernet port, owned by one loop. Nothing here blocks or allocates, but that [`Port::steer`] and [`Port::split`] do.
 pub trait Port {
     /// The port's MAC address.
     fn mac(&self) -> [u8; 6];
@@ -161,6 +180,20 @@ pub trait Port {
     /// cannot: then they go where they went.
     fn route(&mut self, _interrupt: &Interrupt) -> bool {
         false
+    }
+    /// Makes ports of up to `more` further pairs of queues of its device, each for a loop of its own; as many as the device
+    /// has, perhaps none. The device chooses among all of them by a hash of both IP addresses of a packet and of nothing
+    /// else, so that all from one host comes to one of them; where what has no such addresses comes is not said. What
+    /// concerns the device as a whole is this port's business: the others follow when it is reset. To be called before work
+    /// begins; may wait for the device.
+    fn split(
+        &mut self,
+        _more: usize,
+        _key: &HashKey,
+        _platform: &mut dyn Platform,
+        _clock: &dyn Clock,
+    ) -> Vec<Box<dyn Port + Send>> {
+        Vec::new()
     }
     /// Asks that datagrams of this flow be received in a queue of their own, which [`Port::receive`] looks at first:
     /// then no other traffic takes their buffers. Everything is received as before but for that, at once or, where the

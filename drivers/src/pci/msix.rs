@@ -18,19 +18,25 @@ impl Msix {
     /// Maps the table, which lies in one of `bars`, and switches MSI-X on, with every entry masked. None if the function has no
     /// MSI-X, or a table that does not lie in a BAR.
     pub fn open(function: &Function<'_>, bars: &Bars, platform: &mut dyn Platform) -> Option<Msix> {
+        let msix = Msix::find(function, bars, platform)?;
+        for entry in 0..usize::from(msix.entries()) {
+            msix.table.write32(entry * ENTRY + 12, 1);
+        }
+        let capability = function.capabilities().find(|c| c.id == ID)?;
+        let control = function.read32(capability.offset);
+        function.write32(capability.offset, (control | ENABLE) & !MASK_ALL);
+        Some(msix)
+    }
+
+    /// The table, for who has other entries of it than who has opened it.
+    pub fn find(function: &Function<'_>, bars: &Bars, platform: &mut dyn Platform) -> Option<Msix> {
         let capability = function.capabilities().find(|c| c.id == ID)?;
         let entries = usize::from(capability.extra & 0x7ff) + 1;
         let place = function.read32(capability.offset + 4);
         let bar = bars.get((place & 7) as u8)?;
         let len = entries * ENTRY;
         let address = bar.range(u64::from(place & !7), len as u64)?;
-        let table = platform.map_registers(address, len)?;
-        for entry in 0..entries {
-            table.write32(entry * ENTRY + 12, 1);
-        }
-        let control = function.read32(capability.offset);
-        function.write32(capability.offset, (control | ENABLE) & !MASK_ALL);
-        Some(Msix { table })
+        Some(Msix { table: platform.map_registers(address, len)? })
     }
 
     /// Entries of the table.

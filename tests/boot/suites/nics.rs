@@ -227,3 +227,114 @@ fn it_halts_and_is_woken(model: NicModel) -> Result<()> {
     ensure!(slow < 20, "{slow} of 200 took half a second");
     Ok(())
 }
+
+/// A datagram of the host 10.9.0.`host` to the appliance's echo, from a port of its own.
+fn echo_request(to: &[u8], host: u8, round: u8) -> Vec<u8> {
+    let mut ip = vec![0x45, 0, 0, 128, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, host, 10, 9, 0, 1];
+    let sum: u32 = ip.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    let folded = !((sum & 0xffff) + (sum >> 16)) as u16;
+    ip[10..12].copy_from_slice(&folded.to_be_bytes());
+    let mut frame = [to, &[2, 0, 0, 0, 9, host, 8, 0], &ip[..]].concat();
+    frame.extend([0x80 | round, host, 0, 7, 0, 108, 0, 0]);
+    frame.extend([host ^ round; 100]);
+    frame
+}
+
+/// Hosts spread over the cores that are listed, each core answers its own, and the control plane hears what is for it
+/// whichever queue it comes to.
+fn cores_share_a_card(model: NicModel, cores: u32) -> Result<()> {
+    let mut peer = Peer::new(&["10.9.0.2/24", "fd09::2/64"])?;
+    let list: Vec<String> = (0..cores).map(|core| core.to_string()).collect();
+    let spec = machine(model)?.cpus(cores).nic(peer.nic());
+    let mut vm = boot(
+        spec.append(&format!("isthmus.net.0.address={APPLIANCE}/24,{APPLIANCE_6}/64"))
+            .append("isthmus.services.udp_echo=true")
+            .append(&format!("isthmus.net.0.core={}", list.join(","))),
+    )?;
+    peer.ping(APPLIANCE, 100)?;
+    peer.ping(APPLIANCE_6, 100)?;
+    let interfaces = vm.run("show interfaces --json")?.json()?;
+    ensure!(interfaces[0]["loop"] == json!((0..cores).collect::<Vec<_>>()), "{interfaces}");
+    let mac = interfaces[0]["mac"].as_str().context("no MAC address")?;
+    let mac: Vec<u8> =
+        mac.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect::<Result<_, _>>()?;
+    let before = vm.run("show loops --json")?.json()?;
+    for round in 0..5 {
+        for host in 10..60 {
+            let request = echo_request(&mac, host, round);
+            peer.send_frame_soon(&request)?;
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while peer.receive_frame(Duration::from_millis(500))?.is_none_or(|answer| {
+                answer.len() < 142
+                    || answer[30..34] != request[26..30]
+                    || answer[42..] != request[42..]
+            }) {
+                ensure!(Instant::now() < deadline, "host {host} has no answer in round {round}");
+            }
+        }
+    }
+    until(&mut vm, "show interfaces --json", "\"echoes\":250")?;
+    let after = vm.run("show loops --json")?.json()?;
+    for core in 0..cores as usize {
+        let items = |at: &serde_json::Value| at[core]["stages"][0]["items"].as_u64().unwrap_or(0);
+        ensure!(items(&after) > items(&before) + 10, "core {core} has no hosts: {before} {after}");
+        ensure!(after[core]["ports"] == json!(["net0"]), "{after}");
+    }
+    // They halt, and each is woken by its own queue.
+    ensure!(counter(&mut vm, "interrupts")? > 0.0, "nobody was woken");
+    vm.run("show log")?.lacks("ERROR")?.lacks("WARN")?;
+    Ok(())
+}
+
+#[test]
+fn two_cores_share_an_e1000e() -> Result<()> {
+    cores_share_a_card(NicModel::E1000e, 2)
+}
+
+#[test]
+fn four_cores_share_an_igb() -> Result<()> {
+    cores_share_a_card(NicModel::Igb, 4)
+}
+
+/// Cores for whom there is no queue are named, and the others serve.
+#[test]
+fn a_card_without_so_many_queues_is_served_by_fewer_cores() -> Result<()> {
+    for (model, words, told) in [
+        (NicModel::Virtio, "0,1", "net0: its device has no queues for cores [1]"),
+        (NicModel::E1000e, "0,1,2", "net0: its device has no queues for cores [2]"),
+        (NicModel::E1000e, "0,5", "net0: not all cores of its list are there; accepted: 0 to 2"),
+    ] {
+        let mut peer = Peer::new(&["10.9.0.2/24"])?;
+        let mut vm = boot(
+            machine(model)?
+                .cpus(3)
+                .nic(peer.nic())
+                .append(&format!("isthmus.net.0.address={APPLIANCE}/24 isthmus.net.0.core={words}"))
+                .append("isthmus.services.udp_echo=true"),
+        )?;
+        peer.ping(APPLIANCE, 100)?;
+        peer.echo(APPLIANCE, &[7; 64])?;
+        vm.run("show log")?.contains(told)?;
+    }
+    Ok(())
+}
+
+/// QEMU's vmxnet3 gives every frame to its first queue, whatever it is told: core 0 has all of it, and the other waits.
+#[test]
+fn cores_share_a_vmxnet3_as_far_as_qemu_goes() -> Result<()> {
+    let mut peer = Peer::new(&["10.9.0.2/24"])?;
+    let mut vm = boot(
+        machine(NicModel::Vmxnet3)?
+            .cpus(2)
+            .nic(peer.nic())
+            .append(&format!("isthmus.net.0.address={APPLIANCE}/24 isthmus.net.0.core=0,1"))
+            .append("isthmus.services.udp_echo=true"),
+    )?;
+    peer.ping(APPLIANCE, 1400)?;
+    for n in 0..50 {
+        peer.echo(APPLIANCE, &[n; 700])?;
+    }
+    vm.run("show interfaces --json")?.contains("\"loop\":[0,1]")?;
+    vm.run("show log")?.lacks("ERROR")?.lacks("WARN")?;
+    Ok(())
+}

@@ -9,6 +9,7 @@ pub mod crafter;
 mod dialer;
 pub mod engines;
 pub mod host;
+pub mod hub;
 pub mod lab;
 pub mod metrics;
 pub mod movdir64b;

@@ -1,14 +1,18 @@
-//! Two cores with a port each serve the same volumes: one of memory, one of a disk, to two stock clients.
+//! Two cores with a port each, or with a queue each of one card, serve the same volumes: one of memory, one of a disk, to
+//! two stock clients.
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use interop_tests::hub::Hub;
+use interop_tests::metrics::Metrics;
 use interop_tests::{address, boot_client, map, networked_gateway_spec, storage, system, unmap};
 use launch::guest::{Guest, Wire};
-use launch::qemu::{Disk, Vm};
+use launch::qemu::{Disk, NicModel, Vm};
+use serde_json::json;
 
 const PATHS: [&str; 2] = [storage::PATH, "ip:10.0.1.2@ip:10.0.1.1"];
-const WORDS: &str = "isthmus.net.1.core=1 isthmus.volume.0.name=ram isthmus.volume.0.size=64MiB \
-                     isthmus.volume.1.name=data isthmus.volume.1.disk=0 isthmus.volume.1.size=64MiB";
+const VOLUMES: &str = "isthmus.volume.0.name=ram isthmus.volume.0.size=64MiB \
+                       isthmus.volume.1.name=data isthmus.volume.1.disk=0 isthmus.volume.1.size=64MiB";
 
 /// The appliance with two cores, a client on the network of each, and the disk.
 struct Cores {
@@ -23,7 +27,10 @@ impl Cores {
         let wires = [Wire::new()?, Wire::new()?];
         let disk = tempfile::NamedTempFile::new()?;
         disk.as_file().set_len(256 << 20)?;
-        let spec = networked_gateway_spec(2, 1500, WORDS)?.cpus(2).first_mac(1);
+        let spec = networked_gateway_spec(2, 1500, VOLUMES)?
+            .append("isthmus.net.1.core=1")
+            .cpus(2)
+            .first_mac(1);
         let ends = [wires[0].datagrams(), wires[1].datagrams()];
         let [(first, a), (second, b)] = ends;
         let spec = spec.nic(first).nic(second).disk(Disk::new(disk.path()));
@@ -183,5 +190,163 @@ fn what_holds_for_one_core_holds_for_all() -> Result<()> {
     says(gateway, "device list csv", "ram,s1,ram,rw,")?;
     gateway.run("device close ram s1")?.lacks("error")?;
     second.sh("! dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
+    Ok(())
+}
+
+/// One card with a queue for each of two cores, and two clients that have many addresses each.
+struct Shared {
+    gateway: Vm,
+    clients: [Guest; 2],
+    /// The address of each client that its core serves: of the first client core 0, of the second core 1.
+    addresses: [String; 2],
+    _hub: Hub,
+    _disk: tempfile::NamedTempFile,
+}
+
+/// Frames that each core has received so far.
+fn received(gateway: &mut Vm) -> Result<[u64; 2]> {
+    let loops = gateway.run("show loops --json")?.json()?;
+    let of = |core: usize| {
+        let stages = loops[core]["stages"].as_array().into_iter().flatten();
+        stages.filter(|s| s["stage"] == "receive").filter_map(|s| s["items"].as_u64()).sum()
+    };
+    Ok([of(0), of(1)])
+}
+
+impl Shared {
+    fn boot() -> Result<Shared> {
+        let hub = Hub::new(3)?;
+        let disk = tempfile::NamedTempFile::new()?;
+        disk.as_file().set_len(256 << 20)?;
+        let spec = networked_gateway_spec(1, 1500, VOLUMES)?.append("isthmus.net.0.core=0,1");
+        let spec = spec.cpus(2).nic_model(NicModel::E1000e).first_mac(1).nic(hub.nic(0));
+        let mut gateway = spec.disk(Disk::new(disk.path())).start()?;
+        gateway.wait_ready()?;
+        let client = |n: usize| {
+            // Which of them comes to which core is decided at boot.
+            let all: Vec<_> = (0..12).map(|i| format!("10.0.0.{}/24", 20 * (n + 1) + i)).collect();
+            let spec = system()?.spec("client", &[&all.join(",")], 1500);
+            boot_client(spec.first_mac(0x20 + n as u8).nic(hub.nic(n + 1)))
+        };
+        let mut clients = [client(0)?, client(1)?];
+        let mut addresses = [const { String::new() }; 2];
+        for (core, client) in clients.iter_mut().enumerate() {
+            client.sh("modprobe rnbd-client")?;
+            for i in 0..12 {
+                let address = format!("10.0.0.{}", 20 * (core + 1) + i);
+                client.sh(&format!("ping -c 1 -I {address} 10.0.0.1 >/dev/null"))?;
+                let before = received(&mut gateway)?;
+                client.sh(&format!("ping -c 20 -i 0.05 -I {address} 10.0.0.1 >/dev/null"))?;
+                let after = received(&mut gateway)?;
+                let [first, second] = [0, 1].map(|core| after[core] - before[core]);
+                ensure!(first.max(second) >= 20 && first.min(second) < 10, "{first}, {second}");
+                if (second > first) == (core == 1) {
+                    addresses[core] = address;
+                    break;
+                }
+            }
+            ensure!(!addresses[core].is_empty(), "core {core} serves none of 12 addresses");
+        }
+        Ok(Shared { gateway, clients, addresses, _hub: hub, _disk: disk })
+    }
+
+    fn map(&mut self, n: usize, volume: &str, mode: &str) -> Result<()> {
+        let path = format!("ip:{}@ip:10.0.0.1", self.addresses[n]);
+        map(&mut self.clients[n], &format!("s{n}"), &path, volume, mode)
+            .with_context(|| format!("{volume} at client {n}"))
+    }
+
+    /// Both clients write and read at once, and find what they wrote; both cores have work, each for its own client.
+    fn both_verify(&mut self, seconds: u32) -> Result<()> {
+        let before = received(&mut self.gateway)?;
+        let punted = self.punted()?;
+        for (n, client) in self.clients.iter_mut().enumerate() {
+            begin(client, 0, 28 * n as u32, seconds)?;
+        }
+        self.clients.iter_mut().try_for_each(|client| end(client, 0))?;
+        let after = received(&mut self.gateway)?;
+        for core in 0..2 {
+            let more = after[core] - before[core];
+            ensure!(more > 2000, "core {core} has received {more} frames");
+        }
+        let more = self.punted()? - punted;
+        ensure!(more < 50.0, "core 1 has passed {more} frames on");
+        Ok(())
+    }
+
+    /// Frames that the second core has passed on to the control plane.
+    fn punted(&mut self) -> Result<f64> {
+        let metrics = Metrics::read(&mut self.clients[0])?;
+        metrics.get("port_queue_control_frames_total{port=\"net0\",loop=\"1\"}")
+    }
+
+    fn set_link(&mut self, up: bool) -> Result<()> {
+        self.gateway.qmp.execute("set_link", json!({"name": "net0", "up": up}))?;
+        Ok(())
+    }
+}
+
+#[test]
+fn one_card_is_served_by_two_cores() -> Result<()> {
+    let mut shared = Shared::boot()?;
+    shared.gateway.run("show interfaces --json")?.contains("\"loop\":[0,1]")?;
+    shared.map(0, "ram", "")?;
+    shared.map(1, "ram", "access_mode=migration")?;
+    shared.both_verify(15)?;
+    let name = |core: usize, what: &str| {
+        format!("port_queue_{what}_frames_total{{port=\"net0\",loop=\"{core}\"}}")
+    };
+    let metrics = Metrics::read(&mut shared.clients[0])?;
+    let sum =
+        |what| Ok::<_, anyhow::Error>(metrics.get(&name(0, what))? + metrics.get(&name(1, what))?);
+    let all = metrics.get("port_received_frames_total{port=\"net0\"}")?;
+    ensure!((sum("received")? - all).abs() < 50.0, "what is told of the port is not the sum");
+    // The link goes for as long as it takes the driver to reset the chip, so that frames that lie in the rings of both
+    // queues are gone; both clients come back, and find what they wrote.
+    let pattern = |client: &mut Guest, place: u32| {
+        client.sh(&format!(
+            "dd if=/dev/rnbd0 bs=64k skip={place} count=32 iflag=direct 2>/dev/null | md5sum"
+        ))
+    };
+    let before = [pattern(&mut shared.clients[0], 0)?, pattern(&mut shared.clients[1], 448)?];
+    for client in &mut shared.clients {
+        client.sh(
+            "(while :; do dd if=/dev/rnbd0 of=/dev/null bs=64k count=64 iflag=direct; done) \
+             </dev/null >/dev/null 2>&1 &",
+        )?;
+    }
+    shared.set_link(false)?;
+    says(&mut shared.gateway, "show log", "net0: link down")?;
+    // What is waited for is the driver's patience, of which nothing is told.
+    std::thread::sleep(Duration::from_secs(6));
+    shared.set_link(true)?;
+    says(&mut shared.gateway, "show log", "net0: link up")?;
+    for (n, client) in shared.clients.iter_mut().enumerate() {
+        let state = format!("grep -qx connected /sys/class/rtrs-client/s{n}/paths/*/state");
+        client.wait_until(&state, Duration::from_secs(90)).context("it does not come back")?;
+    }
+    let after = [pattern(&mut shared.clients[0], 0)?, pattern(&mut shared.clients[1], 448)?];
+    ensure!(before == after, "other data than before: {before:?}, {after:?}");
+    shared.both_verify(10)?;
+    shared.gateway.run("show log")?.lacks("ERROR")?.lacks("PANIC")?;
+    Ok(())
+}
+
+/// A session has its paths at one core: one from an address that another core serves is refused, and said so.
+#[test]
+fn a_path_that_comes_to_the_other_core_is_refused_and_told() -> Result<()> {
+    let mut shared = Shared::boot()?;
+    shared.map(0, "ram", "")?;
+    // The other client's address moves to the first, which opens a second path from there.
+    let address = shared.addresses[1].clone();
+    shared.clients[1].sh(&format!("ip addr del {address}/24 dev eth0"))?;
+    let client = &mut shared.clients[0];
+    client.sh(&format!(
+        "ip addr add {address}/24 dev eth0; ping -c 1 -I {address} 10.0.0.1 >/dev/null"
+    ))?;
+    let added =
+        client.sh(&format!("echo ip:{address}@ip:10.0.0.1 >/sys/class/rtrs-client/s0/add_path"));
+    ensure!(added.is_err(), "it was taken");
+    says(&mut shared.gateway, "show refused", "come to another core")?;
     Ok(())
 }

@@ -7,6 +7,7 @@ mod ioat;
 mod ixgbe;
 mod mlx5;
 mod mlx5_verbs;
+mod nic_queues;
 mod ntb;
 mod ntb_netdev;
 mod nvme;

@@ -13,6 +13,7 @@
 mod checks;
 mod closing;
 pub mod command_line;
+mod cores;
 mod device_name;
 pub mod disk;
 mod document;
@@ -36,6 +37,7 @@ mod tree;
 pub mod usnic;
 mod values;
 
+pub use cores::Cores;
 pub use device_name::{DeviceName, namespace_of};
 pub use document::{Document, Sources, check, renamed_keys};
 pub use effect::InForce;

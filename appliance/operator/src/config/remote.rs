@@ -285,11 +285,11 @@ fn check_cores(i: usize, remote: &Remote, config: &Config, report: &mut Report<'
     for (k, path) in remote.path.iter().enumerate() {
         let foreign = config.net.iter().position(|net| {
             let ours = net.fixed().any(|(address, _)| address == path.from);
-            ours && net.core.is_some_and(|core| core > 0)
+            ours && !net.core.is_first_alone()
         });
         if let Some(n) = foreign {
-            let reason = format!("{} is of net.{n}, which another core serves", path.from);
-            let accepted = "addresses of interfaces of core 0, where storage is";
+            let reason = format!("{} is of net.{n}, which not core 0 alone serves", path.from);
+            let accepted = "addresses of interfaces of core 0 alone, where storage is";
             report.add(format!("remote.{i}.path.{k}"), reason, accepted);
         }
     }
@@ -379,8 +379,11 @@ mod tests {
         let none =
             GOOD.replacen("path = [\"ip:10.0.0.1@ip:10.0.0.2\", \"fd00::1@fd00::2\"]\n", "", 1);
         assert!(problems(&none)[0].contains("the session s has no path"));
-        let moved = format!("{GOOD}[[net]]\naddress = \"10.0.0.1/24\"\ncore = 1\n");
-        assert!(problems(&moved)[0].contains("10.0.0.1 is of net.0, which another core serves"));
+        for core in ["1", "[0, 1]"] {
+            let moved = format!("{GOOD}[[net]]\naddress = \"10.0.0.1/24\"\ncore = {core}\n");
+            let told = &problems(&moved)[0];
+            assert!(told.contains("10.0.0.1 is of net.0, which not core 0 alone serves"), "{told}");
+        }
         let exported = format!("{GOOD}[[export]]\nname = \"x\"\nvolume = \"d\"\n");
         assert!(problems(&exported)[0].contains("d is a member of mirror m"));
     }

@@ -1,5 +1,6 @@
 //! The document: every key that there is, with its default and limits.
 
+use super::cores::Cores;
 use super::device_name::DeviceName;
 use super::item::{Item as _, section};
 use super::linx::Linx;
@@ -183,8 +184,8 @@ section! {
         gateway: Vec<IpAddr> => AtOnce;
         /// Largest packet in bytes; without it, what the device offers.
         mtu: Option<u16> [68, 9216];
-        /// Number of the core whose loop takes its frames; 0, the first, without it.
-        core: Option<u8> [0, 63];
+        /// Number of the core whose loop takes its frames, or of several that share them; 0, the first, without it.
+        core: Cores [0, 63];
         /// What does RoCE there; without it the card if it can, else the appliance.
         roce: Option<RoceBy>;
         /// The physical network that it is on: SMC-R has links over two interfaces of the same.

@@ -11,7 +11,7 @@ use super::state::State;
 use crate::gateway::punt::PuntPort;
 use crate::loops::{LoopCounters, Stage};
 use core::fmt::Error;
-use drivers::hal::{Disk, Health, PortCounters};
+use drivers::hal::{Disk, Health, Port as _, PortCounters};
 use net::metrics::{Place, Writer};
 
 /// The page, being written.
@@ -205,8 +205,14 @@ fn ports(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         "Frames for the control plane that found no room on their way from the port's loop.",
     )?;
     for slot in &state.ports {
-        let count = slot.punt_port.as_ref().map_or(0, PuntPort::dropped);
+        let own = slot.punt_port.as_ref().map_or(0, PuntPort::dropped);
+        let queues = state.queues.iter().filter(|queue| state.ports[queue.port].name == slot.name);
+        let count = own + queues.map(|queue| queue.punt_port.dropped()).sum::<u64>();
         dropped.sample(&[("port", &slot.name)], count)?;
+    }
+    // Most machines have no port that several cores share.
+    if !state.queues.is_empty() {
+        queues(state, w)?;
     }
     // Most machines have no engine over UDP at a port of another loop.
     if state.ports.iter().any(|slot| slot.forwarding.is_some()) {
@@ -239,6 +245,48 @@ fn ports(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         for slot in &state.disks {
             if let Some(value) = slot.disk.health().and_then(|health| value(&health)) {
                 family.sample(&[("disk", &slot.name)], value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is counted of a queue: of its port, and frames that went from there to the control plane.
+type OfQueue = fn(&PortCounters, u64) -> u64;
+
+const QUEUE_FAMILIES: [(&str, &str, OfQueue); 3] = [
+    ("isthmus_port_queue_received_frames_total", "Frames that a core received.", |c, _| {
+        c.rx_frames
+    }),
+    ("isthmus_port_queue_sent_frames_total", "Frames that a core sent.", |c, _| c.tx_frames),
+    (
+        "isthmus_port_queue_control_frames_total",
+        "Frames that a core passed on to the control plane.",
+        |_, punted| punted,
+    ),
+];
+
+/// Ports that several cores share, by core.
+fn queues(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
+    let loops = state.plane_reports();
+    let counted = |core: usize, place: usize| {
+        let (_, report) = loops.iter().find(|(number, _)| *number == core)?;
+        report.as_ref()?.ports.get(place).map(|port| port.counters)
+    };
+    let punted = |punt_port: &PuntPort| punt_port.counters().rx_frames;
+    let mut rows = Vec::new();
+    for slot in state.ports.iter().filter(|slot| !slot.others.is_empty()) {
+        rows.push((&slot.name, slot.core, slot.place, slot.punt_port.as_ref().map_or(0, punted)));
+    }
+    for queue in &state.queues {
+        let name = &state.ports[queue.port].name;
+        rows.push((name, queue.core, queue.place, punted(&queue.punt_port)));
+    }
+    for (name, help, value) in QUEUE_FAMILIES {
+        let mut family = w.counter(name, help)?;
+        for &(port, core, place, punted) in &rows {
+            if let Some(counters) = counted(core, place) {
+                family.sample(&[("port", port), ("loop", &core)], value(&counters, punted))?;
             }
         }
     }

@@ -160,7 +160,7 @@ impl Smc {
                 });
             }
             let pnet = config.net(port, mac, &slot.location).pnetid;
-            let path_mtu = PathMtu::for_ethernet(slot.mtu).filter(|_| slot.punt_port.is_none())?;
+            let path_mtu = PathMtu::for_ethernet(slot.mtu).filter(|_| slot.is_first_alone())?;
             Some(Device { ip, address: ip.into(), mac, path_mtu, pnet })
         };
         let devices = ports.iter().zip(networks).enumerate().filter_map(device);

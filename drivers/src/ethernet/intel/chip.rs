@@ -1,10 +1,12 @@
 //! What differs from chip to chip: how it is reset, set up, and told to raise interrupts.
 
 use super::Error;
+use super::receive::Receiver;
 use super::registers::{self as r, ALL_ONES, change};
-use super::transmit::Format;
+use super::transmit::{Format, Transmitter};
 use crate::ethernet::is_station;
-use crate::hal::Registers;
+use crate::hal::{HashKey, Registers};
+use alloc::boxed::Box;
 use core::time::Duration;
 
 /// After so long a card that has not read its EEPROM has none, or does not say so (Linux: `igb_get_auto_rd_done`).
@@ -17,10 +19,36 @@ pub struct Rings {
     pub transmit: (u64, u32),
 }
 
+impl Rings {
+    pub fn of(receiver: &Receiver, transmitter: &Transmitter) -> Self {
+        Rings { receive: receiver.ring(), transmit: transmitter.ring() }
+    }
+}
+
+/// What a queue is to raise interrupts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub received: bool,
+    pub sent: bool,
+}
+
+impl Wanted {
+    pub const NOTHING: Wanted = Wanted { received: false, sent: false };
+
+    pub fn is_nothing(self) -> bool {
+        self == Wanted::NOTHING
+    }
+
+    /// Those of two bits that are wanted.
+    pub fn bits(self, received: u32, sent: u32) -> u32 {
+        (if self.received { received } else { 0 }) | if self.sent { sent } else { 0 }
+    }
+}
+
 /// How interrupts are raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// By MSI-X: vector 0 for what is received, 1 for what was sent where the chip tells them apart.
+    /// By MSI-X. Two vectors for each pair of queues: for what is received, and for what was sent where the chip tells them apart.
     Msix,
     /// By MSI, or not at all.
     Msi,
@@ -34,9 +62,19 @@ pub trait Chip: Send {
     /// How it wants to be told of packets.
     fn format(&self) -> Format;
 
-    /// The tails of the receive and the transmit queue.
-    fn tails(&self) -> [usize; 2] {
+    /// The tails of a pair of queues, for receiving and for sending.
+    fn tails(&self, _queue: usize) -> [usize; 2] {
         [r::RDT, r::TDT]
+    }
+
+    /// Pairs of queues that it has, as far as we have a use for them.
+    fn queues(&self) -> usize {
+        1
+    }
+
+    /// The chip as the owner of another pair of queues than the first knows it: one that raises interrupts.
+    fn beside(&self) -> Option<Box<dyn Chip>> {
+        None
     }
 
     /// What a descriptor says of frames that are damaged.
@@ -69,10 +107,10 @@ pub trait Chip: Send {
     }
 
     /// Sets it up to receive and send. Rings are empty.
-    fn start(&mut self, registers: &dyn Registers, setup: &Setup);
+    fn start(&mut self, registers: &dyn Registers, setup: &Setup<'_>);
 
-    /// Has it raise interrupts for what was received, and for what was sent, or not.
-    fn set_interrupts(&self, registers: &dyn Registers, mode: Mode, received: bool, sent: bool);
+    /// Has it raise interrupts for what was received by a queue, and for what was sent, or not.
+    fn set_interrupts(&self, registers: &dyn Registers, mode: Mode, queue: usize, wanted: Wanted);
 
     /// Whether it has to be set up anew, because it was reset by somebody else.
     fn is_lost(&mut self, _registers: &dyn Registers) -> bool {
@@ -90,8 +128,11 @@ pub trait Chip: Send {
 
 /// What a chip is set up with.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
-    pub rings: Rings,
+pub struct Setup<'a> {
+    /// By queue.
+    pub rings: &'a [Rings],
+    /// Chooses among several.
+    pub key: &'a HashKey,
     pub mac: [u8; 6],
     /// Bytes of the longest frame, without FCS.
     pub longest: usize,
@@ -177,7 +218,7 @@ pub fn read_eeprom(registers: &dyn Registers, at: usize, word: u32) -> Option<u1
 }
 
 /// The part of [`Chip::start`] that physical functions have in common, before queues are enabled.
-pub fn start_physical(registers: &dyn Registers, setup: &Setup) {
+pub fn start_physical(registers: &dyn Registers, setup: &Setup<'_>) {
     change(registers, r::CTRL, r::CTRL_NEVER | r::CTRL_MASTER_DISABLE, r::CTRL_SET_LINK_UP);
     change(registers, r::CTRL_EXT, 0, r::CTRL_EXT_DRIVER_LOADED);
     // Without a link that nobody forced down: negotiate again.
@@ -191,13 +232,32 @@ pub fn start_physical(registers: &dyn Registers, setup: &Setup) {
         registers.write32(r::MTA + 4 * n, 0);
     }
     registers.write32(r::RXCSUM, 0);
-    give_rings(registers, &setup.rings);
 }
 
-/// Gives a chip both rings.
-pub fn give_rings(registers: &dyn Registers, rings: &Rings) {
-    r::give_ring(registers, r::RDBAL, rings.receive.0, rings.receive.1);
-    r::give_ring(registers, r::TDBAL, rings.transmit.0, rings.transmit.1);
+/// Has a chip choose among `setup`'s queues by a hash of both IP addresses: `at` are its redirection table, its key, and the
+/// register that switches it on by `mode`. An entry of the table is a queue's number times `unit`.
+pub fn hash_addresses(
+    registers: &dyn Registers,
+    setup: &Setup<'_>,
+    at: [usize; 3],
+    mode: u32,
+    unit: u8,
+) {
+    const ENTRIES: usize = 128;
+    const IPV4_AND_IPV6: u32 = 1 << 17 | 1 << 20;
+    let [table, key, control] = at;
+    let queues = setup.rings.len();
+    if queues == 1 {
+        return registers.write32(control, 0);
+    }
+    for n in (0..ENTRIES).step_by(4) {
+        let four = core::array::from_fn(|i| ((n + i) % queues) as u8 * unit);
+        registers.write32(table + n, u32::from_le_bytes(four));
+    }
+    (key..).step_by(4).zip(setup.key).for_each(|(at, word)| registers.write32(at, *word));
+    // Without this there is no hash (82574, 10.2.5.15; 82576, 8.10.9; 82599, 8.2.3.7.5).
+    change(registers, r::RXCSUM, 0, r::RXCSUM_NO_PACKET_CHECKSUM);
+    registers.write32(control, mode | IPV4_AND_IPV6);
 }
 
 /// The rest of it, after queues are enabled: own address, broadcast, all of multicast; no pauses.
@@ -231,17 +291,11 @@ pub fn count(registers: &dyn Registers, counters: &[usize]) -> u64 {
 }
 
 /// Interrupts by MSI, of all physical functions: one for both (82574, 7.4.2; 82576, 7.3.2).
-pub fn set_physical_causes(registers: &dyn Registers, received: bool, sent: bool) {
-    if !received && !sent {
+pub fn set_physical_causes(registers: &dyn Registers, wanted: Wanted) {
+    if wanted.is_nothing() {
         return registers.write32(r::IMC, ALL_ONES);
     }
-    let mut causes = 0;
-    if received {
-        causes |= r::CAUSE_RECEIVED;
-    }
-    if sent {
-        causes |= r::CAUSE_TRANSMITTED;
-    }
+    let causes = wanted.bits(r::CAUSE_RECEIVED, r::CAUSE_TRANSMITTED);
     // What was before is pending, and the loop looks for it.
     registers.write32(r::ICR, ALL_ONES);
     registers.write32(r::IMS, causes);

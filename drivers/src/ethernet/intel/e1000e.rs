@@ -1,10 +1,11 @@
-//! 82574L (`e1000e` of Linux and QEMU): one pair of queues, extended descriptors, MSI-X or MSI.
+//! 82574L (`e1000e` of Linux and QEMU): two pairs of queues, extended descriptors, MSI-X or MSI.
 
 use super::Error;
-use super::chip::{self, Chip, Mode, Setup};
-use super::registers::{self as r, ALL_ONES, change};
+use super::chip::{self, Chip, Mode, Setup, Wanted};
+use super::registers::{self as r, change};
 use super::transmit::Format;
 use crate::hal::Registers;
+use alloc::boxed::Box;
 use core::time::Duration;
 
 /// PCI device IDs of Intel's: 82574L, 82574LA.
@@ -16,11 +17,23 @@ const EITR: usize = 0x00e8;
 const VECTORS: usize = 5;
 /// Causes that are cleared as their message is sent.
 const EIAC: usize = 0x00dc;
-/// Which vector a cause raises: receive queue 0 in bits 0 to 3, transmit queue 0 in bits 8 to 11.
+/// Which vector a cause raises: receive queues 0 and 1 in bits 0 to 7, transmit queues 0 and 1 in bits 8 to 15. Of four
+/// vectors, two for a queue, the first of each is used.
 const IVAR: usize = 0x00e4;
-const IVAR_BOTH_ON_0: u32 = 1 << 3 | 1 << 11;
+const IVAR_QUEUE_0: u32 = 1 << 3 | 1 << 11;
+const IVAR_QUEUE_1: u32 = 0xa << 4 | 0xa << 12;
+/// Causes of queue 0; those of queue 1 are beside them.
 const CAUSE_RECEIVE_QUEUE: u32 = 1 << 20;
 const CAUSE_TRANSMIT_QUEUE: u32 = 1 << 22;
+const QUEUES: usize = 2;
+/// From the registers of a queue to those of the next.
+const NEXT_QUEUE: usize = 0x100;
+/// Chooses a receive queue by a hash; the bit in the table's entries that says which.
+const BY_HASH: u32 = 1;
+const IN_TABLE: u8 = 1 << 7;
+/// Arbitration between transmit queues, of a queue: it takes part, and has so many parts.
+const TARC: usize = 0x3840;
+const TARC_VALUE: u32 = 1 << 10 | 3;
 /// Receive filter control: extended descriptors.
 const RFCTL: usize = 0x5008;
 const RFCTL_EXTENDED: u32 = 1 << 15;
@@ -45,6 +58,18 @@ impl Chip for E1000e {
         Format::Extended
     }
 
+    fn tails(&self, queue: usize) -> [usize; 2] {
+        [r::RDT, r::TDT].map(|at| at + NEXT_QUEUE * queue)
+    }
+
+    fn queues(&self) -> usize {
+        QUEUES
+    }
+
+    fn beside(&self) -> Option<Box<dyn Chip>> {
+        Some(Box::new(E1000e))
+    }
+
     // Frames of 9,234 bytes with FCS and a tag.
     fn most_mtu(&self) -> u16 {
         9212
@@ -62,38 +87,46 @@ impl Chip for E1000e {
         chip::is_physical_reset(registers, waited)
     }
 
-    fn start(&mut self, registers: &dyn Registers, setup: &Setup) {
+    fn start(&mut self, registers: &dyn Registers, setup: &Setup<'_>) {
         chip::start_physical(registers, setup);
         change(registers, GCR, 0, 1 << 22);
         change(registers, GCR2, 0, 1);
         registers.write32(RFCTL, RFCTL_EXTENDED | RFCTL_PLAIN);
-        registers.write32(r::RXDCTL, QUEUE);
-        registers.write32(r::TXDCTL, QUEUE_TRANSMIT);
+        for (n, rings) in setup.rings.iter().enumerate() {
+            let at = NEXT_QUEUE * n;
+            r::give_ring(registers, r::RDBAL + at, rings.receive.0, rings.receive.1);
+            r::give_ring(registers, r::TDBAL + at, rings.transmit.0, rings.transmit.1);
+            registers.write32(r::RXDCTL + at, QUEUE);
+            registers.write32(r::TXDCTL + at, QUEUE_TRANSMIT);
+            // One alone is as after a reset.
+            if setup.rings.len() > 1 {
+                change(registers, TARC + at, 0x7f, TARC_VALUE);
+            }
+        }
+        chip::hash_addresses(registers, setup, r::HASH, BY_HASH, IN_TABLE);
         registers.write32(ITR, 0);
         (0..VECTORS).for_each(|n| registers.write32(EITR + 4 * n, 0));
         if setup.mode == Mode::Msix {
-            registers.write32(IVAR, IVAR_BOTH_ON_0);
-            registers.write32(EIAC, CAUSE_RECEIVE_QUEUE | CAUSE_TRANSMIT_QUEUE);
+            let (second, causes) = match setup.rings.len() {
+                1 => (0, CAUSE_RECEIVE_QUEUE | CAUSE_TRANSMIT_QUEUE),
+                _ => (IVAR_QUEUE_1, 3 * (CAUSE_RECEIVE_QUEUE | CAUSE_TRANSMIT_QUEUE)),
+            };
+            registers.write32(IVAR, IVAR_QUEUE_0 | second);
+            registers.write32(EIAC, causes);
         }
         chip::enable_physical(registers);
     }
 
-    fn set_interrupts(&self, registers: &dyn Registers, mode: Mode, received: bool, sent: bool) {
+    fn set_interrupts(&self, registers: &dyn Registers, mode: Mode, queue: usize, wanted: Wanted) {
         if mode == Mode::Msi {
-            return chip::set_physical_causes(registers, received, sent);
+            return chip::set_physical_causes(registers, wanted);
         }
-        if !received && !sent {
-            return registers.write32(r::IMC, ALL_ONES);
+        let both = (CAUSE_RECEIVE_QUEUE | CAUSE_TRANSMIT_QUEUE) << queue;
+        if wanted.is_nothing() {
+            return registers.write32(r::IMC, both);
         }
-        let mut causes = 0;
-        if received {
-            causes |= CAUSE_RECEIVE_QUEUE;
-        }
-        if sent {
-            causes |= CAUSE_TRANSMIT_QUEUE;
-        }
-        registers.write32(r::ICR, ALL_ONES);
-        registers.write32(r::IMS, causes);
+        registers.write32(r::ICR, both);
+        registers.write32(r::IMS, wanted.bits(CAUSE_RECEIVE_QUEUE, CAUSE_TRANSMIT_QUEUE) << queue);
     }
 
     fn missed(&self, registers: &dyn Registers) -> u64 {

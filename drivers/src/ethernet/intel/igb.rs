@@ -1,12 +1,13 @@
-//! 82576 (`igb` of Linux and QEMU): the first of its queues, advanced descriptors, MSI-X or MSI. Its virtual functions
+//! 82576 (`igb` of Linux and QEMU): up to eight of its queues, advanced descriptors, MSI-X or MSI. Its virtual functions
 //! are left off.
 
 use super::Error;
-use super::chip::{self, Chip, Mode, Setup};
+use super::chip::{self, Chip, Mode, Setup, Wanted};
 use super::receive::BUFFER;
 use super::registers as r;
 use super::transmit::Format;
 use crate::hal::Registers;
+use alloc::boxed::Box;
 use core::time::Duration;
 
 /// PCI device IDs of Intel's: 82576, and cards with several of it, for copper.
@@ -22,56 +23,68 @@ const EIAC: usize = 0x152c;
 const EIAM: usize = 0x1530;
 pub const EICR: usize = 0x1580;
 const EITR: usize = 0x1680;
-/// Vectors of receive queue 0 (bits 0 to 7) and transmit queue 0 (bits 8 to 15).
+/// Vectors of a receive queue (bits 0 to 7) and a transmit queue (bits 8 to 15), in one for each of the first eight.
 const IVAR: usize = 0x1700;
 const IVAR_0_AND_1: u32 = 1 << 7 | 1 << 8 | 1 << 15;
-/// The two vectors.
+const IVAR_NEXT: u32 = 2 << 8 | 2;
+/// Those of queue 0; each queue has the next two.
 const RECEIVED: u32 = 1;
 const SENT: u32 = 2;
 
 /// Split and replication: size of buffers in KiB, advanced descriptors with one buffer, drop what finds none.
-const SRRCTL: usize = 0x280c;
+const SRRCTL: usize = 0x0c;
 const SRRCTL_VALUE: u32 = (BUFFER >> 10) as u32 | 1 << 25 | 1 << 31;
 /// The queue is enabled; prefetch, host and write-back thresholds in descriptors.
 const QUEUE: u32 = 1 << 25 | 1 << 16 | 8;
 /// Longest packet, with FCS.
 const RLPML: usize = 0x5004;
-/// Multiple receive queues, which are not used.
-const MRQC: usize = 0x5818;
+/// Several receive queues, chosen by a hash.
+const BY_HASH: u32 = 2;
+const QUEUES: usize = 8;
 
 /// The chip.
 pub struct Igb;
 
-/// Interrupts of queue 0, each cause on a vector of its own.
-pub fn start_vectors(registers: &dyn Registers) {
-    registers.write32(IVAR, IVAR_0_AND_1);
-    registers.write32(EIAC, RECEIVED | SENT);
+/// Where the registers of a pair of queues are: of the receive queue, and of the transmit queue. The first four have a
+/// place of their own (82576, 8.1.3).
+pub const fn queue(number: usize) -> [usize; 2] {
+    match number {
+        0..4 => [r::RDBAL + 0x100 * number, r::TDBAL + 0x100 * number],
+        _ => [0xc000 + 0x40 * number, 0xe000 + 0x40 * number],
+    }
+}
+
+/// Interrupts of so many queues, each cause on a vector of its own.
+pub fn start_vectors(registers: &dyn Registers, queues: usize) {
+    for n in 0..queues {
+        registers.write32(IVAR + 4 * n, IVAR_0_AND_1 + IVAR_NEXT * n as u32);
+    }
+    registers.write32(EIAC, (1 << (2 * queues)) - 1);
     registers.write32(EIAM, 0);
-    (0..2).for_each(|n| registers.write32(EITR + 4 * n, 0));
+    (0..2 * queues).for_each(|n| registers.write32(EITR + 4 * n, 0));
 }
 
 /// See [`Chip::set_interrupts`].
-pub fn set_vectors(registers: &dyn Registers, received: bool, sent: bool) {
-    if !received && !sent {
-        return registers.write32(EIMC, RECEIVED | SENT);
-    }
-    let mut vectors = 0;
-    if received {
-        vectors |= RECEIVED;
-    }
-    if sent {
-        vectors |= SENT;
+pub fn set_vectors(registers: &dyn Registers, queue: usize, wanted: Wanted) {
+    let both = (RECEIVED | SENT) << (2 * queue);
+    if wanted.is_nothing() {
+        return registers.write32(EIMC, both);
     }
     // What was before is pending, and the loop looks for it.
-    registers.write32(EICR, RECEIVED | SENT);
-    registers.write32(EIMS, vectors);
+    registers.write32(EICR, both);
+    registers.write32(EIMS, wanted.bits(RECEIVED, SENT) << (2 * queue));
 }
 
-/// Enables queue 0; its receive ring is told of buffers afterwards.
-pub fn enable_queue(registers: &dyn Registers) {
-    registers.write32(SRRCTL, SRRCTL_VALUE);
-    registers.write32(r::RXDCTL, QUEUE | 8 << 8);
-    registers.write32(r::TXDCTL, QUEUE | 1 << 8);
+/// Gives queues their rings and enables them; receive rings are told of buffers afterwards.
+pub fn enable_queues(registers: &dyn Registers, setup: &Setup<'_>) {
+    for (n, rings) in setup.rings.iter().enumerate() {
+        let [receive, transmit] = queue(n);
+        r::give_ring(registers, receive, rings.receive.0, rings.receive.1);
+        r::give_ring(registers, transmit, rings.transmit.0, rings.transmit.1);
+        registers.write32(receive + SRRCTL, SRRCTL_VALUE);
+        registers.write32(receive + r::CONTROL, QUEUE | 8 << 8);
+        registers.write32(transmit + r::CONTROL, QUEUE | 1 << 8);
+    }
 }
 
 impl Chip for Igb {
@@ -81,6 +94,18 @@ impl Chip for Igb {
 
     fn format(&self) -> Format {
         Format::Advanced
+    }
+
+    fn tails(&self, number: usize) -> [usize; 2] {
+        queue(number).map(|at| at + r::TAIL)
+    }
+
+    fn queues(&self) -> usize {
+        QUEUES
+    }
+
+    fn beside(&self) -> Option<Box<dyn Chip>> {
+        Some(Box::new(Igb))
     }
 
     fn most_mtu(&self) -> u16 {
@@ -99,22 +124,22 @@ impl Chip for Igb {
         chip::is_physical_reset(registers, waited)
     }
 
-    fn start(&mut self, registers: &dyn Registers, setup: &Setup) {
+    fn start(&mut self, registers: &dyn Registers, setup: &Setup<'_>) {
         chip::start_physical(registers, setup);
-        registers.write32(MRQC, 0);
+        chip::hash_addresses(registers, setup, r::HASH, BY_HASH, 1);
         registers.write32(RLPML, setup.longest as u32 + 4);
         if setup.mode == Mode::Msix {
             registers.write32(GPIE, GPIE_MSIX);
-            start_vectors(registers);
+            start_vectors(registers, setup.rings.len());
         }
-        enable_queue(registers);
+        enable_queues(registers, setup);
         chip::enable_physical(registers);
     }
 
-    fn set_interrupts(&self, registers: &dyn Registers, mode: Mode, received: bool, sent: bool) {
+    fn set_interrupts(&self, registers: &dyn Registers, mode: Mode, queue: usize, wanted: Wanted) {
         match mode {
-            Mode::Msix => set_vectors(registers, received, sent),
-            Mode::Msi => chip::set_physical_causes(registers, received, sent),
+            Mode::Msix => set_vectors(registers, queue, wanted),
+            Mode::Msi => chip::set_physical_causes(registers, wanted),
         }
     }
 

@@ -2,7 +2,7 @@
 //! the driver of the physical function.
 
 use super::Error;
-use super::chip::{self, Chip, Mode, Setup};
+use super::chip::{self, Chip, Mode, Setup, Wanted};
 use super::igb;
 use super::mailbox::{ACCEPTED, Mailbox, REFUSED};
 use super::registers as r;
@@ -61,7 +61,7 @@ impl Chip for IgbVf {
     }
 
     fn reset(&mut self, registers: &dyn Registers) {
-        igb::set_vectors(registers, false, false);
+        igb::set_vectors(registers, 0, Wanted::NOTHING);
         registers.write32(r::RXDCTL, 0);
         registers.write32(r::TXDCTL, 0);
         self.mailbox.clear();
@@ -114,16 +114,15 @@ impl Chip for IgbVf {
         }
     }
 
-    fn start(&mut self, registers: &dyn Registers, setup: &Setup) {
-        chip::give_rings(registers, &setup.rings);
+    fn start(&mut self, registers: &dyn Registers, setup: &Setup<'_>) {
         if setup.mode == Mode::Msix {
-            igb::start_vectors(registers);
+            igb::start_vectors(registers, 1);
         }
-        igb::enable_queue(registers);
+        igb::enable_queues(registers, setup);
     }
 
-    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, received: bool, sent: bool) {
-        igb::set_vectors(registers, received, sent);
+    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, queue: usize, wanted: Wanted) {
+        igb::set_vectors(registers, queue, wanted);
     }
 
     fn is_lost(&mut self, registers: &dyn Registers) -> bool {

@@ -1,12 +1,13 @@
-//! 82599 (`ixgbe` of Linux): the first of its queues, advanced descriptors, MSI-X or MSI. Its virtual functions are left off.
+//! 82599 (`ixgbe` of Linux): up to eight of its queues, advanced descriptors, MSI-X or MSI. Its virtual functions are left off.
 //! Link, module and lanes are as the EEPROM has them.
 
 use super::Error;
-use super::chip::{self, Chip, EEPROM_TIMEOUT, Mode, Setup};
+use super::chip::{self, Chip, EEPROM_TIMEOUT, Mode, Setup, Wanted};
 use super::receive::BUFFER;
 use super::registers::{self as r, ALL_ONES, change};
 use super::transmit::Format;
 use crate::hal::Registers;
+use alloc::boxed::Box;
 use core::time::Duration;
 
 /// PCI device IDs of Intel's: 82599 with a cage for a module.
@@ -17,7 +18,6 @@ const CTRL_EXT_NO_SNOOP_DISABLE: u32 = 1 << 16;
 const ESDP: usize = 0x0020;
 /// The pin that switches the transmitter of a module off.
 const LASER_OFF: u32 = 1 << 3;
-/// What a driver for several queues needs is left as it is after a reset.
 const MULTICAST_CONTROL: usize = 0x5090;
 const MTA: usize = 0x5200;
 const RAL: usize = 0xa200;
@@ -81,17 +81,20 @@ const VECTORS: Vectors = Vectors {
 const GPIE: usize = 0x0898;
 /// MSI-X, and its pending bits; reading causes clears no vectors.
 const GPIE_MSIX: u32 = 1 << 4 | 1 << 5 | 1 << 31;
-/// Of queue 0: what is received on the first vector, what is sent on the second.
+/// Of queue 0: what is received on the first vector, what is sent on the second; queue 1 is in the other half, with the next two.
 const IVAR_0_AND_1: u32 = 1 << 7 | 1 << 8 | 1 << 15;
+const IVAR_NEXT: u32 = 2 << 8 | 2;
 const RECEIVED: u32 = 1;
 const SENT: u32 = 1 << 1;
+/// Chooses a receive queue by a hash.
+const BY_HASH: u32 = 1;
+const QUEUES: usize = 8;
 
-/// Queue 0 of each kind, of the same layout in virtual functions.
+/// Queue 0 of each kind, of the same layout in virtual functions; the next ones behind it.
 pub const RECEIVE: usize = 0x1000;
 const TRANSMIT: usize = 0x6000;
-const TAIL: usize = 0x18;
+const NEXT_QUEUE: usize = 0x40;
 const SPLIT: usize = 0x14;
-const CONTROL: usize = 0x28;
 /// Buffers of so many KiB, advanced descriptors with one buffer, frames that find none are dropped.
 const SPLIT_VALUE: u32 = (BUFFER >> 10) as u32 | 1 << 25 | 1 << 28;
 const ENABLE: u32 = 1 << 25;
@@ -102,47 +105,57 @@ const TRANSMIT_VALUE: u32 = ENABLE | 1 << 8 | 32;
 pub struct Ixgbe;
 
 impl Vectors {
-    /// Interrupts of queue 0.
-    pub fn start(&self, registers: &dyn Registers, messages: bool) {
-        registers.write32(self.queues, IVAR_0_AND_1);
-        registers.write32(self.clears, if messages { RECEIVED | SENT } else { 0 });
+    /// Interrupts of so many queues.
+    pub fn start(&self, registers: &dyn Registers, messages: bool, queues: usize) {
+        for n in (0..queues).step_by(2) {
+            let even = IVAR_0_AND_1 + IVAR_NEXT * n as u32;
+            let odd = if n + 1 < queues { even + IVAR_NEXT } else { 0 };
+            registers.write32(self.queues + 2 * n, odd << 16 | even);
+        }
+        let all = (1 << (2 * queues)) - 1;
+        registers.write32(self.clears, if messages { all } else { 0 });
         registers.write32(self.masks, 0);
-        (0..2).for_each(|n| registers.write32(self.throttle + 4 * n, 0));
+        (0..2 * queues).for_each(|n| registers.write32(self.throttle + 4 * n, 0));
     }
 
     /// See [`Chip::set_interrupts`].
-    pub fn apply(&self, registers: &dyn Registers, received: bool, sent: bool) {
-        if !received && !sent {
-            return registers.write32(self.clear, RECEIVED | SENT);
+    pub fn apply(&self, registers: &dyn Registers, queue: usize, wanted: Wanted) {
+        let both = (RECEIVED | SENT) << (2 * queue);
+        if wanted.is_nothing() {
+            return registers.write32(self.clear, both);
         }
-        let wanted = if received { RECEIVED } else { 0 } | if sent { SENT } else { 0 };
         // What was before is pending, and the loop looks for it.
-        registers.write32(self.cause, RECEIVED | SENT);
-        registers.write32(self.set, wanted);
+        registers.write32(self.cause, both);
+        registers.write32(self.set, wanted.bits(RECEIVED, SENT) << (2 * queue));
     }
 }
 
-/// Tails of queues whose registers begin there.
-pub const fn tails(transmit: usize) -> [usize; 2] {
-    [RECEIVE + TAIL, transmit + TAIL]
+/// Tails of a pair of queues, where the registers of transmit queues begin there.
+pub const fn tails(transmit: usize, queue: usize) -> [usize; 2] {
+    let at = NEXT_QUEUE * queue + r::TAIL;
+    [RECEIVE + at, transmit + at]
 }
 
-/// Gives queue 0 of each kind its ring, and waits, for some looks, until it is seen to be enabled.
-pub fn start_queues(registers: &dyn Registers, transmit: usize, setup: &Setup) {
-    let (receive, send) = (setup.rings.receive, setup.rings.transmit);
-    r::give_ring(registers, RECEIVE, receive.0, receive.1);
-    registers.write32(RECEIVE + SPLIT, SPLIT_VALUE);
-    registers.write32(RECEIVE + CONTROL, ENABLE);
-    see(registers, RECEIVE + CONTROL, ENABLE);
-    r::give_ring(registers, transmit, send.0, send.1);
-    registers.write32(transmit + CONTROL, TRANSMIT_VALUE);
-    see(registers, transmit + CONTROL, ENABLE);
+/// Gives queues of each kind their rings, and waits, for some looks, until each is seen to be enabled.
+pub fn start_queues(registers: &dyn Registers, transmit: usize, setup: &Setup<'_>) {
+    for (n, rings) in setup.rings.iter().enumerate() {
+        let [receive, transmit] = [RECEIVE, transmit].map(|at| at + NEXT_QUEUE * n);
+        r::give_ring(registers, receive, rings.receive.0, rings.receive.1);
+        registers.write32(receive + SPLIT, SPLIT_VALUE);
+        registers.write32(receive + r::CONTROL, ENABLE);
+        see(registers, receive + r::CONTROL, ENABLE);
+        r::give_ring(registers, transmit, rings.transmit.0, rings.transmit.1);
+        registers.write32(transmit + r::CONTROL, TRANSMIT_VALUE);
+        see(registers, transmit + r::CONTROL, ENABLE);
+    }
 }
 
-/// Stops queue 0 of each kind.
-pub fn stop_queues(registers: &dyn Registers, transmit: usize) {
-    registers.write32(RECEIVE + CONTROL, 0);
-    registers.write32(transmit + CONTROL, 0);
+/// Stops so many queues of each kind.
+pub fn stop_queues(registers: &dyn Registers, transmit: usize, queues: usize) {
+    for at in (0..queues).map(|n| NEXT_QUEUE * n + r::CONTROL) {
+        registers.write32(RECEIVE + at, 0);
+        registers.write32(transmit + at, 0);
+    }
 }
 
 /// Waits for bits. A chip that never has them does not work, which is noticed where it matters.
@@ -176,8 +189,16 @@ impl Chip for Ixgbe {
         Format::Advanced
     }
 
-    fn tails(&self) -> [usize; 2] {
-        tails(TRANSMIT)
+    fn tails(&self, queue: usize) -> [usize; 2] {
+        tails(TRANSMIT, queue)
+    }
+
+    fn queues(&self) -> usize {
+        QUEUES
+    }
+
+    fn beside(&self) -> Option<Box<dyn Chip>> {
+        Some(Box::new(Ixgbe))
     }
 
     fn damage(&self) -> u32 {
@@ -196,7 +217,7 @@ impl Chip for Ixgbe {
         registers.write32(VECTORS.clear, !(1 << 31));
         registers.write32(RXCTRL, 0);
         change(registers, DMATXCTL, TRANSMIT_ENABLE, 0);
-        stop_queues(registers, TRANSMIT);
+        stop_queues(registers, TRANSMIT, QUEUES);
         chip::reset_bus_master(registers);
     }
 
@@ -218,7 +239,7 @@ impl Chip for Ixgbe {
         address(registers).map(Some)
     }
 
-    fn start(&mut self, registers: &dyn Registers, setup: &Setup) {
+    fn start(&mut self, registers: &dyn Registers, setup: &Setup<'_>) {
         change(registers, r::CTRL_EXT, 0, r::CTRL_EXT_DRIVER_LOADED | CTRL_EXT_NO_SNOOP_DISABLE);
         change(registers, ESDP, LASER_OFF, 0);
         if self.link(registers) == Some(false) {
@@ -238,7 +259,8 @@ impl Chip for Ixgbe {
         registers.write32(DTXMXSZRQ, 0xfff);
         let messages = setup.mode == Mode::Msix;
         registers.write32(GPIE, if messages { GPIE_MSIX } else { 0 });
-        VECTORS.start(registers, messages);
+        VECTORS.start(registers, messages, setup.rings.len());
+        chip::hash_addresses(registers, setup, r::HASH, BY_HASH, 1);
         change(registers, DMATXCTL, 0, TRANSMIT_ENABLE);
         start_queues(registers, TRANSMIT, setup);
         // Nothing may come in while receiving is switched on (Linux: `ixgbe_enable_rx_dma_82599`).
@@ -248,8 +270,8 @@ impl Chip for Ixgbe {
         change(registers, SECRXCTRL, SECRX_DISABLE, 0);
     }
 
-    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, received: bool, sent: bool) {
-        VECTORS.apply(registers, received, sent);
+    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, queue: usize, wanted: Wanted) {
+        VECTORS.apply(registers, queue, wanted);
     }
 
     fn missed(&self, registers: &dyn Registers) -> u64 {

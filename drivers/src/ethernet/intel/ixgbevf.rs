@@ -2,7 +2,7 @@
 //! the driver of the physical function, by interface 1.1 at least, which has jumbo frames.
 
 use super::Error;
-use super::chip::{self, Chip, Mode, Setup};
+use super::chip::{self, Chip, Mode, Setup, Wanted};
 use super::igbvf::LOST;
 use super::ixgbe::{self, Vectors};
 use super::mailbox::{ACCEPTED, Mailbox, REFUSED};
@@ -82,8 +82,8 @@ impl Chip for IxgbeVf {
         Format::Switched
     }
 
-    fn tails(&self) -> [usize; 2] {
-        ixgbe::tails(TRANSMIT)
+    fn tails(&self, queue: usize) -> [usize; 2] {
+        ixgbe::tails(TRANSMIT, queue)
     }
 
     fn damage(&self) -> u32 {
@@ -99,8 +99,8 @@ impl Chip for IxgbeVf {
     }
 
     fn reset(&mut self, registers: &dyn Registers) {
-        VECTORS.apply(registers, false, false);
-        ixgbe::stop_queues(registers, TRANSMIT);
+        VECTORS.apply(registers, 0, Wanted::NOTHING);
+        ixgbe::stop_queues(registers, TRANSMIT, 1);
         self.mailbox.clear();
         self.step = Step::AwaitReset;
         registers.write32(r::CTRL, r::CTRL_RESET);
@@ -166,13 +166,13 @@ impl Chip for IxgbeVf {
         }
     }
 
-    fn start(&mut self, registers: &dyn Registers, setup: &Setup) {
-        VECTORS.start(registers, setup.mode == Mode::Msix);
+    fn start(&mut self, registers: &dyn Registers, setup: &Setup<'_>) {
+        VECTORS.start(registers, setup.mode == Mode::Msix, 1);
         ixgbe::start_queues(registers, TRANSMIT, setup);
     }
 
-    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, received: bool, sent: bool) {
-        VECTORS.apply(registers, received, sent);
+    fn set_interrupts(&self, registers: &dyn Registers, _: Mode, queue: usize, wanted: Wanted) {
+        VECTORS.apply(registers, queue, wanted);
     }
 
     fn is_lost(&mut self, registers: &dyn Registers) -> bool {

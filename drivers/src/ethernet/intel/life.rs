@@ -1,7 +1,7 @@
 //! How a port comes up, is looked after, is reset, and is given up. Nothing here waits: each step looks whether the chip
 //! has done the one before.
 
-use super::chip::{Rings, Setup};
+use super::chip::Setup;
 use super::error::Error;
 use super::port::IntelPort;
 use crate::ethernet::keeper::{HUNG, LOST_PLACE, Stall};
@@ -71,6 +71,10 @@ impl Life {
 impl IntelPort {
     /// Takes the next step if the chip has done the last one.
     pub fn advance(&mut self, now: Instant) {
+        // Who has other queues has not looked yet: that is no fault of the chip's.
+        if self.owners.as_ref().is_some_and(|owners| !owners.all_follow(self.rings.len() - 1)) {
+            return;
+        }
         let since = *self.life.since.get_or_insert(now);
         let waited = now.since(since);
         let again = self.life.was_live && self.is_virtual;
@@ -120,15 +124,22 @@ impl IntelPort {
 
     /// Sets the chip up.
     fn start(&mut self) {
-        let rings = Rings { receive: self.receiver.ring(), transmit: self.transmitter.ring() };
-        let mode = self.signal.mode();
-        let setup = Setup { rings, mac: self.mac, longest: self.longest, mode };
+        let setup = Setup {
+            rings: &self.rings,
+            key: &self.key,
+            mac: self.mac,
+            longest: self.longest,
+            mode: self.signal.mode(),
+        };
         self.chip.start(&*self.registers, &setup);
         self.receiver.start(self.longest, &*self.registers);
         self.transmitter.start(self.longest);
         self.life.state = State::Live;
         (self.life.transmit, self.life.receive) = (Stall::default(), Stall::default());
         self.life.was_live = true;
+        if let Some(owners) = &self.owners {
+            owners.live();
+        }
         self.keeper.works();
         if self.wants_interrupts {
             self.apply_interrupts();
@@ -137,8 +148,16 @@ impl IntelPort {
 
     fn chip_reset(&mut self) {
         self.chip.reset(&*self.registers);
+        self.tell_others();
         self.life.state = State::Resetting;
         self.life.since = None;
+    }
+
+    /// Those who have other queues hear that the chip reaches no memory.
+    fn tell_others(&self) {
+        if let Some(owners) = &self.owners {
+            owners.stopped();
+        }
     }
 
     /// Begins the first reset.
@@ -168,6 +187,7 @@ impl IntelPort {
     pub fn halt_chip(&mut self) {
         self.chip.reset(&*self.registers);
         self.function.disable();
+        self.tell_others();
         self.receiver.stop();
         self.transmitter.stop();
     }
@@ -182,6 +202,9 @@ impl IntelPort {
             return false;
         };
         let up = link && self.life.is_live();
+        if let Some(owners) = &self.owners {
+            owners.set_link(link);
+        }
         if self.life.is_live() {
             self.transmitter.note_link(up);
         }
@@ -207,7 +230,8 @@ impl IntelPort {
         self.life.link = link;
         self.transmitter.reclaim();
         let waits = if sends { self.transmitter.waits_at() } else { None };
-        if self.life.transmit.look(waits) {
+        let hangs = self.life.transmit.look(waits);
+        if hangs || self.owners.as_ref().is_some_and(|owners| owners.hangs()) {
             match link {
                 true => return self.begin_reset(HUNG),
                 false => return self.begin(),

@@ -1,5 +1,5 @@
 //! Intel's Ethernet: 82574 (`e1000e`), 82576 (`igb`), 82599 (`ixgbe`), and virtual functions of the latter two (`igbvf`,
-//! `ixgbevf`). One pair of queues each; frames to 9 KiB, sent from where they lie; interrupts only before a halt. No offloads, no VLAN filters,
+//! `ixgbevf`). One pair of queues each, or several for as many cores; frames to 9 KiB, sent from where they lie; interrupts only before a halt. No offloads, no VLAN filters,
 //! no flow control, no time stamps. PHYs and modules are left as they are, but for negotiation that is
 //! started where there is no link.
 
@@ -13,9 +13,11 @@ mod ixgbevf;
 mod life;
 mod mailbox;
 mod port;
+mod queue_port;
 mod receive;
 mod registers;
 mod signal;
+mod split;
 mod transmit;
 
 pub use error::Error;

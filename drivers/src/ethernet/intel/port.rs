@@ -1,19 +1,21 @@
 //! A chip as a [`Port`].
 
-use super::chip::Chip;
+use super::chip::{Chip, Rings, Wanted};
 use super::error::Error;
 use super::life::{Life, RESET_TIMEOUT};
 use super::receive::Receiver;
 use super::signal::Signal;
 use super::transmit::Transmitter;
 use crate::ethernet::keeper::Keeper;
+use crate::ethernet::owners::Owners;
 use crate::ethernet::{LEAST_MTU, MOST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::hal::{
-    Arena, Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
+    Arena, Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
     Registers, TransmitError, TransmitProgress, Window, relax,
 };
 use crate::pci::Function;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// A port.
@@ -24,10 +26,15 @@ pub struct IntelPort {
     pub(super) signal: Signal,
     pub(super) receiver: Receiver,
     pub(super) transmitter: Transmitter,
+    /// By queue.
+    pub(super) rings: Vec<Rings>,
+    pub(super) key: HashKey,
+    /// With the owners of other queues, if there are any.
+    pub(super) owners: Option<Arc<Owners>>,
     pub(super) life: Life,
     /// All zero until the first reset is over.
     pub(super) mac: [u8; 6],
-    mtu: u16,
+    pub(super) mtu: u16,
     /// Longest frame in bytes, with a tag, without FCS.
     pub(super) longest: usize,
     /// Somebody else is in charge of the chip.
@@ -70,8 +77,11 @@ impl IntelPort {
             registers,
             chip,
             signal,
+            rings: alloc::vec![Rings::of(&receiver, &transmitter)],
             receiver,
             transmitter,
+            key: HashKey::default(),
+            owners: None,
             life: Life::default(),
             mac: [0; 6],
             mtu: PLAIN_MTU,
@@ -98,12 +108,21 @@ impl IntelPort {
         arena: &mut Arena,
         memory: &mut Vec<Window>,
     ) -> Result<(Receiver, Transmitter), Error> {
-        let receiver = Receiver::new(arena, chip, memory)?;
-        Ok((receiver, Transmitter::new(arena, chip, memory)?))
+        let receiver = Receiver::new(arena, chip, 0, memory)?;
+        Ok((receiver, Transmitter::new(arena, chip, 0, memory)?))
     }
 
     fn come_up(&mut self, wanted_mtu: WantedMtu<'_>, clock: &dyn Clock) -> Result<(), Error> {
         self.begin();
+        self.await_life(Some(wanted_mtu), clock)
+    }
+
+    /// Waits for the end of a reset, in which it learns how long frames may be if that is to be asked.
+    pub(super) fn await_life(
+        &mut self,
+        wanted_mtu: Option<WantedMtu<'_>>,
+        clock: &dyn Clock,
+    ) -> Result<(), Error> {
         let deadline = clock.now() + RESET_TIMEOUT + RESET_TIMEOUT;
         while !self.life.is_live() {
             let now = clock.now();
@@ -114,7 +133,9 @@ impl IntelPort {
             if now > deadline {
                 return Err(if self.is_virtual { Error::Silent } else { Error::NoReset });
             }
-            if self.mac != [0; 6] && self.longest == 0 {
+            if self.mac != [0; 6]
+                && let Some(wanted_mtu) = wanted_mtu.filter(|_| self.longest == 0)
+            {
                 let most = self.chip.most_mtu().min(MOST_MTU);
                 self.mtu = wanted_mtu(self.mac).unwrap_or(PLAIN_MTU).clamp(LEAST_MTU, most);
                 self.longest = OVERHEAD + usize::from(self.mtu);
@@ -127,8 +148,8 @@ impl IntelPort {
     /// Has the chip raise the interrupts that are wanted.
     pub(super) fn apply_interrupts(&mut self) {
         let received = self.wants_interrupts;
-        let sent = received && self.transmitter.is_starved();
-        self.chip.set_interrupts(&*self.registers, self.signal.mode(), received, sent);
+        let wanted = Wanted { received, sent: received && self.transmitter.is_starved() };
+        self.chip.set_interrupts(&*self.registers, self.signal.mode(), 0, wanted);
     }
 }
 
@@ -141,6 +162,16 @@ impl Drop for IntelPort {
 impl Port for IntelPort {
     fn route(&mut self, interrupt: &Interrupt) -> bool {
         self.signal.route(&self.function, interrupt)
+    }
+
+    fn split(
+        &mut self,
+        more: usize,
+        key: &HashKey,
+        platform: &mut dyn Platform,
+        clock: &dyn Clock,
+    ) -> Vec<Box<dyn Port + Send>> {
+        self.add_queues(more, key, platform, clock)
     }
 
     fn mac(&self) -> [u8; 6] {

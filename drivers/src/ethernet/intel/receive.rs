@@ -74,10 +74,11 @@ pub struct Receiver {
 
 impl Receiver {
     /// Memory for frames of up to [`crate::ethernet::MOST_MTU`]: an eighth of what is free in the arena, as far as the
-    /// ring holds so many buffers. Windows that it takes are added to `taken`.
+    /// ring holds so many buffers. For the queue of that number. Windows that it takes are added to `taken`.
     pub fn new(
         arena: &mut Arena,
         chip: &dyn Chip,
+        queue: usize,
         taken: &mut alloc::vec::Vec<Window>,
     ) -> Result<Self, Error> {
         let affordable = (arena.available() / SHARE / BUFFER).max(LEAST_ENTRIES);
@@ -97,7 +98,7 @@ impl Receiver {
             descriptors,
             words,
             memory,
-            tail: chip.tails()[0],
+            tail: chip.tails(queue)[0],
             judged: chip.damage() | END_OF_PACKET,
             entries: entries as u32,
             longest: 0,

@@ -52,12 +52,15 @@ pub const TCTL_PAD: u32 = 1 << 3;
 pub const TCTL_COLLISIONS: u32 = 15 << 4 | 63 << 12;
 /// Receive queue 0: see [`give_ring`].
 pub const RDBAL: usize = 0x2800;
-pub const RDT: usize = 0x2818;
-pub const RXDCTL: usize = 0x2828;
+pub const RDT: usize = RDBAL + TAIL;
+pub const RXDCTL: usize = RDBAL + CONTROL;
 /// Transmit queue 0.
 pub const TDBAL: usize = 0x3800;
-pub const TDT: usize = 0x3818;
-pub const TXDCTL: usize = 0x3828;
+pub const TDT: usize = TDBAL + TAIL;
+pub const TXDCTL: usize = TDBAL + CONTROL;
+/// Registers of a queue, from its first on.
+pub const TAIL: usize = 0x18;
+pub const CONTROL: usize = 0x28;
 /// Frames with a wrong CRC, other errors, and that found no buffer; cleared by reading.
 pub const DAMAGED: [usize; 2] = [0x4000, 0x400c];
 pub const MPC: usize = 0x4010;
@@ -65,6 +68,9 @@ pub const MPC: usize = 0x4010;
 pub const DAMAGE: u32 = 1 << 24 | 1 << 25 | 1 << 26 | 1 << 28 | 1 << 31;
 /// Receive checksum control.
 pub const RXCSUM: usize = 0x5000;
+pub const RXCSUM_NO_PACKET_CHECKSUM: u32 = 1 << 13;
+/// Redirection table and key of the hash by which a receive queue is chosen and what switches it on.
+pub const HASH: [usize; 3] = [0x5c00, 0x5c80, 0x5818];
 /// Multicast table, 128 registers.
 pub const MTA: usize = 0x5200;
 /// Receive address 0.

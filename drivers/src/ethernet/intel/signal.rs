@@ -6,7 +6,7 @@ use crate::hal::{Interrupt, Platform};
 use crate::pci::{Bars, Function, Msix};
 use core::sync::atomic::Ordering;
 
-/// Vectors that chips use: what was received, what was sent.
+/// Vectors that a pair of queues has: what was received, what was sent.
 const VECTORS: u16 = 2;
 
 /// Where interrupts come from.
@@ -21,6 +21,8 @@ enum Source {
 pub struct Signal {
     source: Source,
     interrupt: Option<Interrupt>,
+    /// The pair's first vector.
+    first: u16,
 }
 
 impl Signal {
@@ -33,7 +35,7 @@ impl Signal {
             (Some(msix), _) => Source::Msix(msix),
             (None, Some(_)) => Source::Msi,
         };
-        let mut signal = Signal { source, interrupt: None };
+        let mut signal = Signal { source, interrupt: None, first: 0 };
         if let Some(interrupt) = interrupt
             && !signal.route(function, &interrupt)
         {
@@ -42,13 +44,29 @@ impl Signal {
         signal
     }
 
+    /// That of another pair of queues, which interrupts nobody yet. None if the function has no vectors for it.
+    pub fn of_queue(
+        &self,
+        queue: usize,
+        function: &Function<'_>,
+        platform: &mut dyn Platform,
+    ) -> Option<Signal> {
+        let first = VECTORS * queue as u16;
+        let Source::Msix(msix) = &self.source else { return None };
+        if first + VECTORS > msix.entries() {
+            return None;
+        }
+        let msix = Msix::find(function, &function.bars(), platform)?;
+        Some(Signal { source: Source::Msix(msix), interrupt: None, first })
+    }
+
     /// Sends interrupts to this one. False if it cannot.
     pub fn route(&mut self, function: &Function<'_>, interrupt: &Interrupt) -> bool {
         let routed = match &mut self.source {
             Source::None => false,
             Source::Msix(msix) => {
-                let used = VECTORS.min(msix.entries());
-                (0..used).all(|vector| msix.route(vector, interrupt))
+                let end = (self.first + VECTORS).min(msix.entries());
+                (self.first..end).all(|vector| msix.route(vector, interrupt))
             }
             Source::Msi => function.route_msi(interrupt),
         };

@@ -86,8 +86,13 @@ pub struct Transmitter {
 }
 
 impl Transmitter {
-    /// Windows that it takes are added to `taken`.
-    pub fn new(arena: &mut Arena, chip: &dyn Chip, taken: &mut Vec<Window>) -> Result<Self, Error> {
+    /// For the queue of that number. Windows that it takes are added to `taken`.
+    pub fn new(
+        arena: &mut Arena,
+        chip: &dyn Chip,
+        queue: usize,
+        taken: &mut Vec<Window>,
+    ) -> Result<Self, Error> {
         let small = arena.available() < SMALL_ARENA;
         let entries = if small { MODEST_ENTRIES } else { MOST_ENTRIES };
         let mut alloc = |bytes| {
@@ -111,7 +116,7 @@ impl Transmitter {
             descriptors,
             words,
             copies,
-            tail: chip.tails()[1],
+            tail: chip.tails(queue)[1],
             entries: entries as u32,
             command: EXTENDED | INSERT_CRC | kind,
             scale,

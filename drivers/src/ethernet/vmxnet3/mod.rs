@@ -1,27 +1,30 @@
-//! VMware's paravirtual Ethernet interface, version 3 (Linux: `drivers/net/vmxnet3`): one pair of queues; frames to 9 KB,
+//! VMware's paravirtual Ethernet interface, version 3 (Linux: `drivers/net/vmxnet3`): one pair of queues, or several for as many cores; frames to 9 KB,
 //! each in one buffer, sent from where they lie; interrupts only before a halt. No offloads.
 
+mod queue_port;
 mod receive;
 mod registers;
 mod shared;
 mod transmit;
 
 use super::keeper::{HUNG, Keeper, LOST_PLACE, Stall};
+use super::owners::Owners;
 use super::{LEAST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::device::{Bus, Device};
 use crate::hal::{
-    Arena, Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
+    Arena, Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
     Severity, TransmitError, TransmitProgress, Window,
 };
 use crate::pci::{Function, Msix};
 use crate::registry::{Id, OpenError};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::Ordering;
 use receive::Receiver;
 use registers::DeviceRegisters;
-use shared::Shared;
+use shared::{Rings, Shared};
 use transmit::Transmitter;
 
 /// What the driver matches.
@@ -103,6 +106,13 @@ struct Vmxnet3 {
     shared: Shared,
     receiver: Receiver,
     transmitter: Transmitter,
+    /// For receiving and for sending, by pair of queues.
+    rings: Vec<[Rings; 2]>,
+    key: HashKey,
+    /// With the owners of other pairs of queues, if there are any.
+    owners: Option<Arc<Owners>>,
+    /// It was reset, and other owners have not seen that yet.
+    waits: bool,
     keeper: Keeper,
     sending: Stall,
     link: bool,
@@ -148,6 +158,10 @@ impl Vmxnet3 {
             msix,
             interrupt: routed,
             shared,
+            rings: alloc::vec![[receiver.rings(), transmitter.rings()]],
+            key: HashKey::default(),
+            owners: None,
+            waits: false,
             receiver,
             transmitter,
             keeper: Keeper::new(),
@@ -172,26 +186,27 @@ impl Vmxnet3 {
         mtu: u16,
         memory: &mut Vec<Window>,
     ) -> Result<(Shared, Receiver, Transmitter), Error> {
-        let bytes = shared::BYTES;
+        let bytes = shared::bytes(1);
         let window = arena.alloc(bytes, 4096).ok_or(Error::NoMemory { bytes })?;
         memory.push(window);
         let receiver = Receiver::new(arena, mtu, memory)?;
         let transmitter = Transmitter::new(arena, OVERHEAD + usize::from(mtu), memory)?;
-        Ok((Shared::new(window), receiver, transmitter))
+        Ok((Shared::new(window, 1), receiver, transmitter))
     }
 
     /// Gives the device its queues and activates it; whether that worked.
     fn start(&mut self) -> bool {
         self.receiver.start();
         self.transmitter.start();
-        // Without MSI-X there is one.
-        let interrupts = if self.msix.is_some() { [2, RECEIVED, SENT] } else { [1, 0, 0] };
-        self.shared.fill(self.mtu, self.receiver.rings(), self.transmitter.rings(), interrupts);
+        self.shared.fill(self.mtu, &self.rings, &self.key, self.msix.is_some());
         self.sending = Stall::default();
         let active = self.registers.activate(self.shared.address(), self.mac);
         if active {
             self.keeper.works();
             self.apply_interrupts();
+            if let Some(owners) = &self.owners {
+                owners.live();
+            }
         }
         active
     }
@@ -200,6 +215,7 @@ impl Vmxnet3 {
     fn halt(&mut self) {
         self.registers.reset();
         self.function.disable();
+        self.tell_owners();
         self.receiver.stop();
         self.transmitter.stop();
     }
@@ -208,7 +224,24 @@ impl Vmxnet3 {
         self.keeper.reset(why);
         self.missed = [self.missed.iter().sum(), 0];
         self.registers.reset();
-        if !self.start() {
+        self.tell_owners();
+        self.receiver.stop();
+        self.transmitter.stop();
+        self.go_on();
+    }
+
+    /// The owners of other queues hear that the device reaches no memory.
+    fn tell_owners(&self) {
+        if let Some(owners) = &self.owners {
+            owners.stopped();
+        }
+    }
+
+    /// Activates a device that was reset, once all other owners have seen that.
+    fn go_on(&mut self) {
+        let others = self.rings.len() - 1;
+        self.waits = self.owners.as_ref().is_some_and(|owners| !owners.all_follow(others));
+        if !self.waits && !self.start() {
             self.give_up(NOT_BACK);
         }
     }
@@ -248,6 +281,16 @@ impl Drop for Vmxnet3 {
 }
 
 impl Port for Vmxnet3 {
+    fn split(
+        &mut self,
+        more: usize,
+        key: &HashKey,
+        platform: &mut dyn Platform,
+        _: &dyn Clock,
+    ) -> Vec<Box<dyn Port + Send>> {
+        self.add_queues(more, key, platform)
+    }
+
     fn mac(&self) -> [u8; 6] {
         self.mac
     }
@@ -264,7 +307,11 @@ impl Port for Vmxnet3 {
         if link.is_none() {
             self.give_up(GONE);
         }
-        link.unwrap_or(false)
+        let link = link.unwrap_or(false);
+        if let Some(owners) = &self.owners {
+            owners.set_link(link);
+        }
+        link && !self.waits
     }
 
     #[inline]
@@ -295,12 +342,12 @@ impl Port for Vmxnet3 {
     fn flush(&mut self) {
         self.transmitter.reclaim_some();
         if let Some(producer) = self.transmitter.take_untold() {
-            self.registers.tell_transmit(producer);
+            self.registers.tell_transmit(0, producer);
         }
         if let Some(producer) = self.receiver.take_untold()
-            && self.shared.wants_producer()
+            && self.shared.wants_producer(0)
         {
-            self.registers.tell_receive(producer);
+            self.registers.tell_receive(0, producer);
         }
     }
 
@@ -340,6 +387,9 @@ impl Port for Vmxnet3 {
         if self.gone {
             return;
         }
+        if self.waits {
+            return self.go_on();
+        }
         self.registers.tell_statistics();
         self.missed[1] = self.shared.missed();
         self.transmitter.reclaim();
@@ -350,7 +400,7 @@ impl Port for Vmxnet3 {
             self.reset(STOPPED);
         } else if self.receiver.is_lost || self.transmitter.is_lost {
             self.reset(LOST_PLACE);
-        } else if self.sending.look(waits) {
+        } else if self.sending.look(waits) || self.owners.as_ref().is_some_and(|o| o.hangs()) {
             self.reset(HUNG);
         } else {
             self.keeper.look();

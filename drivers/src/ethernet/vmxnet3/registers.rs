@@ -110,14 +110,14 @@ impl DeviceRegisters {
     }
 
     #[inline]
-    pub fn tell_transmit(&self, producer: u32) {
+    pub fn tell_transmit(&self, pair: usize, producer: u32) {
         fence(Ordering::Release);
-        self.doorbells.write32(TRANSMIT, producer);
+        self.doorbells.write32(TRANSMIT + 8 * pair, producer);
     }
 
     #[inline]
-    pub fn tell_receive(&self, producer: u32) {
+    pub fn tell_receive(&self, pair: usize, producer: u32) {
         fence(Ordering::Release);
-        self.doorbells.write32(RECEIVE, producer);
+        self.doorbells.write32(RECEIVE + 8 * pair, producer);
     }
 }

@@ -1,13 +1,19 @@
 //! What driver and device tell each other in memory (Linux: `drivers/net/vmxnet3/vmxnet3_defs.h`): one block for the
-//! device, and one for each of its two queues. Little-endian.
+//! device, one for each of its queues, and one for the hash that chooses a receive queue. Little-endian.
 
-use crate::hal::Window;
+use crate::hal::{HashKey, Window};
 
-/// Bytes of the block for the device, and of each of the two for queues behind it, which begin on 128 bytes.
+/// Bytes of the block for the device, of each of those for queues behind it, which begin on 128 bytes, and of the hash's.
 const DEVICE: usize = 768;
 const QUEUE: usize = 256;
-/// Bytes of all of it.
-pub const BYTES: usize = DEVICE + 2 * QUEUE;
+const HASH: usize = 8 + 40 + ENTRIES;
+/// Entries of the table that it looks into.
+const ENTRIES: usize = 128;
+
+/// Bytes of all of it, for so many pairs of queues.
+pub const fn bytes(pairs: usize) -> usize {
+    DEVICE + 2 * pairs * QUEUE + HASH
+}
 
 // Of the block for the device.
 const MAGIC: (usize, u32) = (0, 0xbabe_fee1);
@@ -15,11 +21,13 @@ const DRIVER_VERSION: usize = 8;
 /// 64 bits, Linux.
 const SYSTEM: (usize, u32) = (12, 2 | 1 << 2);
 const REVISIONS: [usize; 2] = [16, 20];
+/// A hash chooses among receive queues.
+const FEATURES: (usize, u32) = (24, 2);
 const QUEUES_ADDRESS: usize = 40;
 const QUEUES_BYTES: usize = 52;
 const MTU: usize = 56;
 /// Buffers of a frame (16 bits), queues of each kind (8 bits each).
-const COUNTS: (usize, u32) = (60, 1 | 1 << 16 | 1 << 24);
+const COUNTS: usize = 60;
 /// Masked by itself when raised (8 bits), number of interrupts, the one for events.
 const INTERRUPTS: usize = 80;
 const RECEIVE_MODE: usize = 120;
@@ -28,6 +36,11 @@ const MODE: u32 = 1 | 2 | 4 | 8;
 /// A bit for each VLAN.
 const VLANS: usize = 136;
 const VLAN_BYTES: usize = 512;
+/// Version, length and address of the hash's block.
+const HASH_PLACE: [usize; 3] = [648, 652, 656];
+
+// Of the hash's: IPv4 and IPv6 addresses, Toeplitz; bytes of the key, entries of the table (16 bits each).
+const HASH_OF: [u32; 2] = [1 | 1 << 2 | 1 << 16, 40 | (ENTRIES as u32) << 16];
 
 // Of those for queues.
 const UPDATE_PRODUCER: usize = 0;
@@ -48,58 +61,93 @@ pub struct Rings {
     pub entries: u32,
 }
 
-/// The memory.
-pub struct Shared(Window);
+/// The memory, and how many pairs of queues it is for.
+pub struct Shared {
+    memory: Window,
+    pairs: usize,
+}
 
 impl Shared {
-    /// In memory of [`BYTES`] that begins on a page.
-    pub fn new(memory: Window) -> Self {
-        Shared(memory)
+    /// In memory of [`bytes`] that begins on a page.
+    pub fn new(memory: Window, pairs: usize) -> Self {
+        Shared { memory, pairs }
+    }
+
+    pub fn memory(&self) -> Window {
+        self.memory
     }
 
     pub fn address(&self) -> u64 {
-        self.0.bus_address()
+        self.memory.bus_address()
     }
 
-    /// Writes all that the device reads when it is activated. `interrupts`: how many, and those of receive and transmit.
-    pub fn fill(&self, mtu: u16, receive: Rings, transmit: Rings, interrupts: [u8; 3]) {
-        let put = |(at, value): (usize, u32)| self.0.store32(at, value);
-        self.0.fill(0);
+    /// The block of a receive queue; those of transmit queues are before.
+    fn receive(&self, pair: usize) -> usize {
+        DEVICE + (self.pairs + pair) * QUEUE
+    }
+
+    /// Writes all that the device reads when it is activated. `rings` are for receiving and for sending, by pair; each pair
+    /// has two interrupts, or all have one if there are no `messages`.
+    pub fn fill(&self, mtu: u16, rings: &[[Rings; 2]], key: &HashKey, messages: bool) {
+        let memory = &self.memory;
+        let put = |(at, value): (usize, u32)| memory.store32(at, value);
+        memory.fill(0);
         put(MAGIC);
         put((DRIVER_VERSION, 1));
         put(SYSTEM);
         REVISIONS.into_iter().for_each(|at| put((at, 1)));
-        self.0.store64(QUEUES_ADDRESS, self.address() + DEVICE as u64);
-        put((QUEUES_BYTES, 2 * QUEUE as u32));
+        memory.store64(QUEUES_ADDRESS, self.address() + DEVICE as u64);
+        let pairs = self.pairs as u32;
+        put((QUEUES_BYTES, 2 * pairs * QUEUE as u32));
         put((MTU, mtu.into()));
-        put(COUNTS);
-        let [count, received, sent] = interrupts;
-        put((INTERRUPTS, u32::from_le_bytes([0, count, 0, 0])));
+        put((COUNTS, 1 | pairs << 16 | pairs << 24));
+        let count = if messages { 2 * pairs } else { 1 };
+        put((INTERRUPTS, count << 8));
         put((RECEIVE_MODE, MODE));
         (0..VLAN_BYTES / 4).for_each(|n| put((VLANS + 4 * n, u32::MAX)));
-        for (queue, rings, interrupt) in [(0, transmit, sent), (1, receive, received)] {
-            let at = DEVICE + queue * QUEUE;
-            self.0.store64(at + RING, rings.ring);
-            self.0.store64(at + COMPLETIONS, rings.completions);
-            put((at + RING_ENTRIES, rings.entries));
-            put((at + COMPLETION_ENTRIES, rings.entries));
-            put((at + INTERRUPT, interrupt.into()));
+        for (pair, [receive, transmit]) in rings.iter().enumerate() {
+            let interrupt = if messages { 2 * pair as u32 } else { 0 };
+            let sent = interrupt + u32::from(messages);
+            let transmitter = (DEVICE + pair * QUEUE, transmit, sent);
+            for (at, rings, interrupt) in [transmitter, (self.receive(pair), receive, interrupt)] {
+                memory.store64(at + RING, rings.ring);
+                memory.store64(at + COMPLETIONS, rings.completions);
+                put((at + RING_ENTRIES, rings.entries));
+                put((at + COMPLETION_ENTRIES, rings.entries));
+                put((at + INTERRUPT, interrupt));
+            }
         }
+        if self.pairs == 1 {
+            return;
+        }
+        put(FEATURES);
+        let at = self.receive(self.pairs);
+        let [version, len, address] = HASH_PLACE;
+        put((version, 1));
+        put((len, HASH as u32));
+        memory.store64(address, self.address() + at as u64);
+        let table = (0..ENTRIES / 4).map(|n| {
+            u32::from_le_bytes(core::array::from_fn(|i| ((4 * n + i) % self.pairs) as u8))
+        });
+        let words = HASH_OF.into_iter().chain(*key).chain(table);
+        (at..).step_by(4).zip(words).for_each(put);
     }
 
     /// Whether the device wants to be told of receive buffers.
-    pub fn wants_producer(&self) -> bool {
-        self.0.load32(DEVICE + QUEUE + UPDATE_PRODUCER) & 0xff != 0
+    pub fn wants_producer(&self, pair: usize) -> bool {
+        self.memory.load32(self.receive(pair) + UPDATE_PRODUCER) & 0xff != 0
     }
 
     /// Whether a queue was stopped by the device, which found a mistake.
     pub fn is_stopped(&self) -> bool {
-        (0..2).any(|queue| self.0.load32(DEVICE + queue * QUEUE + STOPPED) & 0xff != 0)
+        let stopped = |queue| self.memory.load32(DEVICE + queue * QUEUE + STOPPED) & 0xff != 0;
+        (0..2 * self.pairs).any(stopped)
     }
 
     /// Frames that were not received since it was activated.
     pub fn missed(&self) -> u64 {
-        let count = |at| self.0.load64(DEVICE + QUEUE + at);
-        MISSED.into_iter().map(count).fold(0, u64::wrapping_add)
+        let count = |at| self.memory.load64(at);
+        let all = (0..self.pairs).flat_map(|pair| MISSED.map(|at| self.receive(pair) + at));
+        all.map(count).fold(0, u64::wrapping_add)
     }
 }

@@ -39,8 +39,8 @@ const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Re
 const ELSEWHERE: Refused = refused(
     Errno::EPERM,
     "session_elsewhere",
-    "the session's other paths are on ports of another core; give those ports the same `core`, or let the \
-     client have one path",
+    "the session's other paths come to another core; give those ports the same `core`, and that one alone, or \
+     let the client have one path",
 );
 
 impl Server {

@@ -1,7 +1,7 @@
-//! Intel's 82574 and 82576, and a virtual function of the 82576: one pair of queues, with what they do wrong on demand.
+//! Intel's 82574 and 82576, and a virtual function of the 82576: as many pairs of queues as each has, with what they do
+//! wrong on demand.
 //!
-//! Registers hold what is written, but for those that do something. Not modelled: filters, offloads, the PHY, more than
-//! one queue, splitting of packets, throttling of interrupts.
+//! Registers hold what is written, but for those that do something. Not modelled: filters, offloads, the PHY, hashes of ports, splitting of packets, throttling of interrupts.
 
 mod mailbox;
 mod queue;
@@ -26,11 +26,17 @@ const RCTL: u64 = 0x0100;
 const TCTL: u64 = 0x0400;
 const EIMS: u64 = 0x1524;
 const EIMC: u64 = 0x1528;
+const EIAC: u64 = 0x152c;
 const EICR: u64 = 0x1580;
-const RECEIVE: u64 = 0x2800;
-const RXDCTL: u64 = 0x2828;
-const TRANSMIT: u64 = 0x3800;
-const TXDCTL: u64 = 0x3828;
+const IVAR: u64 = 0x1700;
+const IVAR_82574: u64 = 0x00e4;
+const TARC: u64 = 0x3840;
+/// Control of a queue, from its first register on.
+const CONTROL: u64 = 0x28;
+const RXCSUM: u64 = 0x5000;
+const RETA: u64 = 0x5c00;
+const RSSRK: u64 = 0x5c80;
+const MRQC: u64 = 0x5818;
 const MPC: u64 = 0x4010;
 const RAL: u64 = 0x5400;
 const RAH: u64 = 0x5404;
@@ -39,6 +45,9 @@ const RESET: u32 = 1 << 26;
 const LINK_UP: u32 = 1 << 1;
 const ENABLED: u32 = 1 << 1;
 const QUEUE_ENABLED: u32 = 1 << 25;
+
+/// Most pairs of queues that a chip has here.
+const QUEUES: usize = 16;
 
 /// The MAC address in the EEPROM.
 pub const MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
@@ -87,6 +96,10 @@ pub enum Fault {
     ReceivesAt(u32),
     /// The next frame is written to its descriptor twice.
     ReceivesTwice,
+    /// The next frame goes to this queue, whatever its hash is.
+    WrongQueue(usize),
+    /// This queue sends nothing more, until a reset.
+    QueueHangs(usize),
 }
 
 /// The chip.
@@ -101,8 +114,12 @@ pub struct Nic {
     pub arriving: VecDeque<Vec<u8>>,
     /// Frames that went to it.
     pub sent: Vec<Vec<u8>>,
-    /// A packet of which the end was not seen.
-    partial: Vec<u8>,
+    /// Those of each queue.
+    pub sent_by: [u64; QUEUES],
+    /// Of each queue, a packet of which the end was not seen.
+    partial: [Vec<u8>; QUEUES],
+    /// The queue that sends nothing.
+    stuck: Option<usize>,
     physical: PhysicalFunction,
     hung: bool,
     skewed: u32,
@@ -134,7 +151,9 @@ impl Nic {
             link: true,
             arriving: VecDeque::new(),
             sent: Vec::new(),
-            partial: Vec::new(),
+            sent_by: [0; QUEUES],
+            partial: Default::default(),
+            stuck: None,
             physical: PhysicalFunction::default(),
             hung: false,
             skewed: 0,
@@ -192,10 +211,14 @@ impl Nic {
     /// As after a reset.
     fn forget(&mut self) {
         self.registers = vec![0; bars(self.kind)[0].size as usize / 4];
-        self.partial.clear();
+        self.partial = Default::default();
+        self.stuck = None;
         self.hung = false;
         self.skewed = 0;
         self.set(EECD, 1 << 9);
+        if self.kind == Kind::E1000e {
+            (0..2).for_each(|queue| self.set(TARC + 0x100 * queue, 1 << 10 | 3));
+        }
         if self.kind != Kind::IgbVf && !self.has(Fault::NoAddress) && !self.has(Fault::EmptyEeprom)
         {
             let [a, b, c, d, e, f] = MAC;
@@ -247,13 +270,13 @@ impl Nic {
             ICR => self.set(ICR, self.get(ICR) & !value),
             IMS => {
                 self.set(IMS, self.get(IMS) | value);
-                self.raise(0, machine);
+                self.raise(0, 0, machine);
             }
             IMC => self.set(IMS, self.get(IMS) & !value),
             EICR if self.kind != Kind::E1000e => self.set(EICR, self.get(EICR) & !value),
             EIMS if self.kind != Kind::E1000e => {
                 self.set(EIMS, self.get(EIMS) | value);
-                self.raise(0, machine);
+                self.raise(0, 0, machine);
             }
             EIMC if self.kind != Kind::E1000e => self.set(EIMS, self.get(EIMS) & !value),
             _ => {
@@ -265,16 +288,35 @@ impl Nic {
         }
     }
 
-    /// Notes causes (1: received, 2: sent), and raises those that are wanted.
-    fn raise(&mut self, causes: u32, machine: &mut dyn Machine) {
-        let messages = self.uses_msix();
-        // Cause, mask, and bits of what was received and sent.
-        let (cause, mask, bits) = match (self.kind, messages) {
-            (Kind::E1000e, true) => (ICR, IMS, [1 << 20, 1 << 22]),
-            (_, true) => (EICR, EIMS, [1, 2]),
-            (_, false) => (ICR, IMS, [1 << 7, 1]),
+    /// The vector of what a queue has received or sent, if it has one.
+    fn vector(&self, queue: usize, sent: usize) -> Option<u16> {
+        let (register, shift, valid) = match self.kind {
+            Kind::E1000e => (IVAR_82574, 4 * queue + 8 * sent, 1 << 3),
+            _ => (IVAR + 4 * (queue as u64 & 7), 16 * (queue / 8) + 8 * sent, 1 << 7),
         };
-        let noted = (0..2).filter(|n| causes & 1 << n != 0).fold(0, |all, n| all | bits[n]);
+        let entry = self.get(register) >> shift;
+        (entry & valid != 0).then_some((entry & (valid - 1) & 0x1f) as u16)
+    }
+
+    /// The bit of what a queue has received or sent among causes.
+    fn bit(&self, queue: usize, sent: usize) -> u32 {
+        match (self.kind, self.uses_msix()) {
+            (Kind::E1000e, true) => 1 << (20 + 2 * sent + queue),
+            (_, true) => self.vector(queue, sent).map_or(0, |vector| 1 << vector),
+            (_, false) => [1 << 7, 1][sent],
+        }
+    }
+
+    /// Notes causes of a queue (1: received, 2: sent), and raises those that are wanted.
+    fn raise(&mut self, queue: usize, causes: u32, machine: &mut dyn Machine) {
+        let messages = self.uses_msix();
+        let (cause, mask, clears) = match (self.kind, messages) {
+            (Kind::E1000e, true) => (ICR, IMS, EIAC_82574),
+            (_, true) => (EICR, EIMS, EIAC),
+            (_, false) => (ICR, IMS, EIAC),
+        };
+        let sent = (0..2).filter(|n| causes & 1 << n != 0);
+        let noted = sent.fold(0, |all, n| all | self.bit(queue, n));
         self.set(cause, self.get(cause) | noted);
         let raised = self.get(cause) & self.get(mask);
         if raised == 0 || self.has(Fault::NoInterrupts) {
@@ -286,16 +328,25 @@ impl Nic {
             self.set(mask, self.get(mask) & !raised);
             return;
         }
-        let clears = self.kind != Kind::E1000e || self.get(EIAC_82574) & raised == raised;
-        for (vector, bit) in (0..).zip(bits).filter(|(_, bit)| raised & bit != 0) {
-            let vector = if self.kind == Kind::E1000e { 0 } else { vector };
-            if clears {
-                self.set(cause, self.get(cause) & !bit);
+        let of_queues = self.of_queues();
+        for (queue, sent) in (0..of_queues).flat_map(|queue| [(queue, 0), (queue, 1)]) {
+            let bit = self.bit(queue, sent);
+            if let Some(vector) = self.vector(queue, sent).filter(|_| raised & bit != 0) {
+                self.set(cause, self.get(cause) & !(bit & self.get(clears)));
+                machine.interrupt(Interrupt::Msix(vector));
             }
-            machine.interrupt(Interrupt::Msix(vector));
         }
         if self.kind == Kind::E1000e {
             self.set(mask, self.get(mask) & !raised);
+        }
+    }
+
+    /// Pairs of queues that it has.
+    fn of_queues(&self) -> usize {
+        match self.kind {
+            Kind::E1000e => 2,
+            Kind::Igb => QUEUES,
+            Kind::IgbVf => 1,
         }
     }
 
@@ -303,16 +354,24 @@ impl Nic {
         self.interrupts().msix > 0
     }
 
-    fn receives(&self) -> bool {
+    fn receives(&self, queue: usize) -> bool {
         let on = self.kind == Kind::IgbVf || self.get(RCTL) & ENABLED != 0;
-        let queue = self.kind == Kind::E1000e || self.get(RXDCTL) & QUEUE_ENABLED != 0;
-        on && queue && self.link && !self.hung && self.physical_agrees()
+        let control = self.get(self.queue(queue)[0] + CONTROL);
+        let enabled = self.kind == Kind::E1000e || control & QUEUE_ENABLED != 0;
+        on && enabled && self.link && !self.hung && self.physical_agrees()
     }
 
-    fn sends(&self) -> bool {
+    fn sends(&self, queue: usize) -> bool {
         let on = self.kind == Kind::IgbVf || self.get(TCTL) & ENABLED != 0;
-        let queue = self.kind == Kind::E1000e || self.get(TXDCTL) & QUEUE_ENABLED != 0;
-        on && queue && self.link && !self.hung && self.physical_agrees()
+        let enabled = match self.kind {
+            Kind::E1000e => self.get(TARC + 0x100 * queue as u64) & 1 << 10 != 0,
+            _ => self.get(self.queue(queue)[1] + CONTROL) & QUEUE_ENABLED != 0,
+        };
+        on && enabled
+            && self.link
+            && !self.hung
+            && self.stuck != Some(queue)
+            && self.physical_agrees()
     }
 
     fn physical_agrees(&self) -> bool {
@@ -377,7 +436,7 @@ impl Function for Nic {
             self.physical.work(deaf, refused);
         }
         if self.config.is_bus_master() {
-            self.send(machine);
+            (0..self.of_queues()).for_each(|queue| self.send(queue, machine));
             self.receive(machine);
         }
         None

@@ -1,7 +1,8 @@
-//! The two queues: what is sent is gathered from descriptors, what is received is scattered to them.
+//! The queues: which frame goes to which, what is sent is gathered from descriptors, what is received is scattered to them.
 
-use super::{Fault, Kind, MPC, Nic, RECEIVE, TRANSMIT};
+use super::{Fault, Kind, MPC, MRQC, Nic, RETA, RSSRK, RXCSUM};
 use crate::Machine;
+use crate::offload::{self, IPV4, IPV6, Layers};
 
 /// Bytes of a descriptor, and of a receive buffer.
 const DESCRIPTOR: u64 = 16;
@@ -15,7 +16,59 @@ const LENGTH: u64 = 8;
 const HEAD: u64 = 0x10;
 const TAIL: u64 = 0x18;
 
+/// Both IP addresses of a frame.
+const ADDRESSES: u32 = 3;
+
 impl Nic {
+    /// Where the registers of a pair of queues are.
+    pub fn queue(&self, number: usize) -> [u64; 2] {
+        match number as u64 {
+            n @ 0..4 => [0x2800 + 0x100 * n, 0x3800 + 0x100 * n],
+            n => [0xc000 + 0x40 * n, 0xe000 + 0x40 * n],
+        }
+    }
+
+    /// The queue that a frame goes to.
+    pub fn queue_of(&mut self, frame: &[u8]) -> usize {
+        let wrong = |fault| match fault {
+            Fault::WrongQueue(queue) => Some(queue),
+            _ => None,
+        };
+        if let Some(queue) = self.once(wrong) {
+            return queue;
+        }
+        let control = self.get(MRQC);
+        let wanted = match self.kind {
+            Kind::E1000e => 1,
+            Kind::Igb => 2,
+            Kind::IgbVf => return 0,
+        };
+        if control & 7 != wanted || self.get(RXCSUM) & 1 << 13 == 0 {
+            return 0;
+        }
+        let field = match Layers::of(frame).ethertype {
+            IPV4 => 1 << 17,
+            IPV6 => 1 << 20,
+            _ => return 0,
+        };
+        if control & !(7 | 1 << 17 | 1 << 20) != 0 {
+            self.complain("more is hashed than addresses");
+        }
+        if control & field == 0 {
+            return 0;
+        }
+        let mut key = [0; 40];
+        for (n, part) in (0..).zip(key.chunks_exact_mut(4)) {
+            part.copy_from_slice(&self.get(RSSRK + 4 * n).to_le_bytes());
+        }
+        let index = u64::from(offload::toeplitz(&key, frame, ADDRESSES) & 0x7f);
+        let entry = self.get(RETA + (index & !3)) >> (8 * (index & 3)) & 0xff;
+        match self.kind {
+            Kind::E1000e => (entry >> 7) as usize,
+            _ => (entry & 0xf) as usize,
+        }
+    }
+
     fn ring(&self, base: u64) -> (u64, u32) {
         let address = u64::from(self.get(base + 4)) << 32 | u64::from(self.get(base));
         (address, self.get(base + LENGTH) / DESCRIPTOR as u32)
@@ -46,14 +99,18 @@ impl Nic {
         Some(bytes)
     }
 
-    /// Sends all that there is.
-    pub fn send(&mut self, machine: &mut dyn Machine) {
-        if !self.sends() {
+    /// Sends all that a queue has.
+    pub fn send(&mut self, queue: usize, machine: &mut dyn Machine) {
+        if self.once(|fault| (fault == Fault::QueueHangs(queue)).then_some(())).is_some() {
+            self.stuck = Some(queue);
+        }
+        if !self.sends(queue) {
             return;
         }
+        let ring = self.queue(queue)[1];
         let mut sent = false;
-        while let Some(at) = self.advance(TRANSMIT) {
-            let Some(bytes) = self.descriptor(TRANSMIT, at, machine) else { return };
+        while let Some(at) = self.advance(ring) {
+            let Some(bytes) = self.descriptor(ring, at, machine) else { return };
             let word =
                 |n: usize| u32::from_le_bytes(bytes[n..n + 4].try_into().unwrap_or_default());
             let address = u64::from(word(4)) << 32 | u64::from(word(0));
@@ -67,11 +124,11 @@ impl Nic {
             if machine.read(address, &mut piece).is_err() {
                 self.complain(format!("a packet at {address:#x} cannot be reached"));
             }
-            self.partial.extend_from_slice(&piece);
+            self.partial[queue].extend_from_slice(&piece);
             if command & 1 << 24 == 0 {
                 continue;
             }
-            let packet = core::mem::take(&mut self.partial);
+            let packet = core::mem::take(&mut self.partial[queue]);
             if self.kind != Kind::E1000e && upper >> 14 != packet.len() as u32 {
                 self.complain(format!("PAYLEN {} of {} bytes", upper >> 14, packet.len()));
             }
@@ -79,17 +136,18 @@ impl Nic {
                 self.complain("a frame is shorter than 60 bytes");
             }
             self.sent.push(packet);
+            self.sent_by[queue] += 1;
             if command & 1 << 27 != 0 {
-                sent |= self.report(at, machine);
+                sent |= self.report(queue, at, machine);
             }
         }
         if sent {
-            self.raise(2, machine);
+            self.raise(queue, 2, machine);
         }
     }
 
     /// Writes back that a packet was sent.
-    fn report(&mut self, at: u32, machine: &mut dyn Machine) -> bool {
+    fn report(&mut self, queue: usize, at: u32, machine: &mut dyn Machine) -> bool {
         if self.faults.contains(&Fault::NeverReportsAgain) {
             return false;
         }
@@ -102,7 +160,7 @@ impl Nic {
             _ => None,
         };
         let by = self.once(another).unwrap_or(0);
-        let (ring, entries) = self.ring(TRANSMIT);
+        let (ring, entries) = self.ring(self.queue(queue)[1]);
         let mut write = |at: u32| {
             let address = ring + u64::from(at % entries) * DESCRIPTOR;
             _ = machine.write(address + 12, &DONE.to_le_bytes());
@@ -117,25 +175,27 @@ impl Nic {
 
     /// Receives all that there is room for.
     pub fn receive(&mut self, machine: &mut dyn Machine) {
-        let mut received = false;
-        while self.receives()
+        let mut received = 0u32;
+        while self.receives(0)
             && let Some(frame) = self.arriving.pop_front()
         {
-            let (entries, head) = (self.ring(RECEIVE).1, self.get(RECEIVE + HEAD));
-            let room = (self.get(RECEIVE + TAIL) + entries - head) % entries.max(1);
-            if (room as usize) * BUFFER < frame.len() {
+            let queue = self.queue_of(&frame);
+            let base = self.queue(queue)[0];
+            let (entries, head) = (self.ring(base).1, self.get(base + HEAD));
+            let room = (self.get(base + TAIL) + entries - head) % entries.max(1);
+            if !self.receives(queue) || (room as usize) * BUFFER < frame.len() {
                 self.set(MPC, self.get(MPC) + 1);
                 continue;
             }
-            self.scatter(&frame, machine);
-            received = true;
+            self.scatter(base, &frame, machine);
+            received |= 1 << queue;
         }
-        if received {
-            self.raise(1, machine);
+        for queue in (0..self.of_queues()).filter(|queue| received >> queue & 1 == 1) {
+            self.raise(queue, 1, machine);
         }
     }
 
-    fn scatter(&mut self, frame: &[u8], machine: &mut dyn Machine) {
+    fn scatter(&mut self, base: u64, frame: &[u8], machine: &mut dyn Machine) {
         let skew = |fault| match fault {
             Fault::ReceivesAt(by) => Some(by),
             _ => None,
@@ -153,8 +213,8 @@ impl Nic {
         let twice = self.once(|fault| (fault == Fault::ReceivesTwice).then_some(())).is_some();
         let pieces = frame.chunks(BUFFER).count();
         for (n, piece) in frame.chunks(BUFFER).enumerate() {
-            let Some(at) = self.advance(RECEIVE) else { return };
-            let Some(bytes) = self.descriptor(RECEIVE, at, machine) else { return };
+            let Some(at) = self.advance(base) else { return };
+            let Some(bytes) = self.descriptor(base, at, machine) else { return };
             let address = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default());
             if machine.write(address, piece).is_err() {
                 self.complain(format!("a buffer at {address:#x} cannot be reached"));
@@ -168,7 +228,7 @@ impl Nic {
                 status |= 1 << 31;
             }
             let written = lies.filter(|_| last).unwrap_or(piece.len() as u16);
-            let (ring, entries) = self.ring(RECEIVE);
+            let (ring, entries) = self.ring(base);
             let place = ring + u64::from((at + self.skewed) % entries) * DESCRIPTOR;
             let word = u64::from(status) | u64::from(written) << 32;
             for _ in 0..=u32::from(twice) {

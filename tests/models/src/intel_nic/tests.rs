@@ -29,6 +29,7 @@ fn packets_go_and_frames_come() {
     write(&mut nic, &mut machine, 0x100, 2);
     write(&mut nic, &mut machine, 0x400, 2);
     write(&mut nic, &mut machine, 0xdc, 5 << 20);
+    write(&mut nic, &mut machine, 0xe4, 1 << 3 | 1 << 11);
     write(&mut nic, &mut machine, 0xd0, 5 << 20);
     write(&mut nic, &mut machine, 0x2818, 7);
     write(&mut nic, &mut machine, 0x3818, 2);

@@ -1,5 +1,5 @@
-//! VMware's Ethernet interface vmxnet3, version 1, as Linux's driver knows it (`drivers/net/vmxnet3/vmxnet3_defs.h`): one
-//! pair of queues, with what they do wrong on demand.
+//! VMware's Ethernet interface vmxnet3, version 1, as Linux's driver knows it (`drivers/net/vmxnet3/vmxnet3_defs.h`): up to
+//! eight pairs of queues, with what they do wrong on demand.
 //!
 //! Not modelled: filters, offloads, data rings, the second receive ring, events, masking by the device itself.
 
@@ -7,13 +7,16 @@ mod queue;
 
 use crate::registers::{byte_of, number};
 use crate::{Bar, ConfigSpace, Function, Interrupt, Interrupts, Machine, Nanoseconds, PortType};
-use queue::Ring;
+use queue::{Pair, Ring};
 use std::collections::VecDeque;
 
 const BARS: [Bar; 3] =
     [Bar { index: 0, size: 4096 }, Bar { index: 1, size: 4096 }, Bar { index: 2, size: 4096 }];
 
 const MAGIC: u32 = 0xbabe_fee1;
+/// Most pairs of queues, and interrupts.
+const PAIRS: usize = 8;
+const INTERRUPTS: usize = 25;
 
 /// Its MAC address.
 pub const MAC: [u8; 6] = [0, 0x50, 0x56, 1, 2, 3];
@@ -43,6 +46,8 @@ pub enum Fault {
     ReceivesAt(u32),
     /// The device has stopped a queue, until a reset.
     Stopped,
+    /// This queue sends nothing more, until a reset.
+    QueueHangs(usize),
 }
 
 /// The device.
@@ -55,20 +60,15 @@ pub struct Vmxnet3 {
     pub arriving: VecDeque<Vec<u8>>,
     /// Frames that went to it.
     pub sent: Vec<Vec<u8>>,
-    partial: Vec<u8>,
     shared: u64,
     command: u32,
     active: bool,
     hung: bool,
-    masked: [bool; 8],
-    raised: [bool; 8],
-    transmit: Ring,
-    transmitted: Ring,
-    receive: Ring,
-    received: Ring,
-    /// Interrupts of the receive and the transmit queue.
-    interrupts: [u8; 2],
-    missed: u64,
+    masked: [bool; INTERRUPTS],
+    raised: [bool; INTERRUPTS],
+    pairs: Vec<Pair>,
+    /// Key and table of the hash that chooses a receive queue.
+    hash: Option<([u8; 40], [u8; 128])>,
     /// What the driver did that it must not do.
     pub complaints: Vec<String>,
     resets: u64,
@@ -91,19 +91,14 @@ impl Vmxnet3 {
             link: true,
             arriving: VecDeque::new(),
             sent: Vec::new(),
-            partial: Vec::new(),
             shared: 0,
             command: 0,
             active: false,
             hung: false,
-            masked: [true; 8],
-            raised: [false; 8],
-            transmit: Ring::default(),
-            transmitted: Ring::default(),
-            receive: Ring::default(),
-            received: Ring::default(),
-            interrupts: [0; 2],
-            missed: 0,
+            masked: [true; INTERRUPTS],
+            raised: [false; INTERRUPTS],
+            pairs: Vec::new(),
+            hash: None,
             complaints: Vec::new(),
             resets: 0,
         }
@@ -140,9 +135,10 @@ impl Vmxnet3 {
 
     fn forget(&mut self) {
         (self.active, self.hung, self.shared) = (false, false, 0);
-        self.masked = [true; 8];
-        self.raised = [false; 8];
-        self.partial.clear();
+        self.masked = [true; INTERRUPTS];
+        self.raised = [false; INTERRUPTS];
+        self.pairs.clear();
+        self.hash = None;
     }
 
     fn load<const N: usize>(&mut self, address: u64, machine: &mut dyn Machine) -> u64 {
@@ -151,6 +147,29 @@ impl Vmxnet3 {
             self.complain(format!("{address:#x} cannot be read"));
         }
         number(&bytes)
+    }
+
+    /// Reads by what a receive queue is chosen, if there are several; whether that is understood.
+    fn take_hash(&mut self, pairs: usize, machine: &mut dyn Machine) -> bool {
+        if pairs == 1 {
+            return true;
+        }
+        let features = self.load::<4>(self.shared + 24, machine);
+        let place = [648, 652].map(|at| self.load::<4>(self.shared + at, machine));
+        let address = self.load::<8>(self.shared + 656, machine);
+        let kind = self.load::<8>(address, machine);
+        let (mut key, mut table) = ([0; 40], [0; 128]);
+        if machine.read(address + 8, &mut key).is_err()
+            || machine.read(address + 48, &mut table).is_err()
+        {
+            return false;
+        }
+        self.hash = Some((key, table));
+        // Toeplitz over IPv4 and IPv6 addresses; lengths of key and table.
+        features & 2 != 0
+            && place == [1, 176]
+            && kind == 0x0080_0028_0001_0005
+            && table.iter().all(|&queue| usize::from(queue) < pairs)
     }
 
     fn activate(&mut self, machine: &mut dyn Machine) {
@@ -162,23 +181,43 @@ impl Vmxnet3 {
         if !(60..=9000).contains(&mtu) {
             return self.complain(format!("an MTU of {mtu}"));
         }
-        if self.load::<2>(shared + 62, machine) != 0x101 {
-            return self.complain("not one queue of each kind");
+        let counts = self.load::<2>(shared + 62, machine);
+        let pairs = counts as usize & 0xff;
+        if counts >> 8 != counts & 0xff || !pairs.is_power_of_two() || pairs > PAIRS {
+            return self.complain(format!("queues: {counts:#x}"));
         }
         if self.load::<4>(shared + 120, machine) & 0xd != 0xd {
             self.complain("own address, broadcast and all of multicast are not wanted");
         }
+        if !self.take_hash(pairs, machine) {
+            return self.complain("no hash by addresses");
+        }
+        let interrupts = self.load::<1>(shared + 81, machine);
         let queues = self.load::<8>(shared + 40, machine);
         let mut ring = |queue: u64, at: u64, entries: u64| {
             let base = queues + 256 * queue;
             let address = self.load::<8>(base + at, machine);
             Ring::new(address, self.load::<4>(base + entries, machine) as u32)
         };
-        let rings = [ring(0, 16, 56), ring(0, 32, 64), ring(1, 16, 56), ring(1, 32, 64)];
-        [self.transmit, self.transmitted, self.receive, self.received] = rings;
+        let mut all = Vec::new();
+        for pair in 0..pairs as u64 {
+            let receive = pairs as u64 + pair;
+            all.push(Pair {
+                transmit: ring(pair, 16, 56),
+                transmitted: ring(pair, 32, 64),
+                receive: ring(receive, 16, 56),
+                received: ring(receive, 32, 64),
+                ..Pair::default()
+            });
+        }
         let mut interrupt = |queue: u64| self.load::<1>(queues + 256 * queue + 72, machine) as u8;
-        self.interrupts = [interrupt(1), interrupt(0)];
-        self.missed = 0;
+        for (pair, number) in all.iter_mut().zip(0..) {
+            pair.interrupts = [interrupt(pairs as u64 + number), interrupt(number)];
+            if pair.interrupts.iter().any(|&one| u64::from(one) >= interrupts) {
+                return self.complain("an interrupt that there is not");
+            }
+        }
+        self.pairs = all;
         self.active = true;
     }
 
@@ -195,7 +234,9 @@ impl Vmxnet3 {
                 let queues = self.load::<8>(self.shared + 40, machine);
                 let stopped = u8::from(self.has(Fault::Stopped));
                 _ = machine.write(queues + 80, &[stopped]);
-                _ = machine.write(queues + 256 + 152, &self.missed.to_le_bytes());
+                for (at, pair) in (self.pairs.len() as u64..).zip(&self.pairs) {
+                    _ = machine.write(queues + 256 * at + 152, &pair.missed.to_le_bytes());
+                }
             }
             0xf00d_0000..=0xf00d_0002 => {}
             _ => self.complain(format!("command {command:#x}")),
@@ -210,11 +251,11 @@ impl Vmxnet3 {
         }
     }
 
-    /// Raises the interrupt of the receive queue (0) or the transmit queue (1).
-    fn raise(&mut self, queue: usize, machine: &mut dyn Machine) {
-        let interrupt = self.interrupts[queue];
-        self.raised[usize::from(interrupt & 7)] = true;
-        self.deliver(interrupt & 7, machine);
+    /// Raises the interrupt of the receive queue (0) or the transmit queue (1) of a pair.
+    fn raise(&mut self, pair: usize, queue: usize, machine: &mut dyn Machine) {
+        let interrupt = self.pairs[pair].interrupts[queue];
+        self.raised[usize::from(interrupt)] = true;
+        self.deliver(interrupt, machine);
     }
 
     fn deliver(&mut self, interrupt: u8, machine: &mut dyn Machine) {
@@ -272,11 +313,11 @@ impl Function for Vmxnet3 {
     ) {
         let value = number(bytes) as u32;
         match (bar, offset) {
-            (0, 0..0x40) if offset.is_multiple_of(8) => {
+            (0, 0..0xc8) if offset.is_multiple_of(8) => {
                 self.masked[(offset / 8) as usize] = value & 1 != 0;
                 self.deliver((offset / 8) as u8, machine);
             }
-            (0, 0x600 | 0x800) => {}
+            (0, 0x600..0x640 | 0x800..0x840) if offset.is_multiple_of(8) => {}
             (1, 0x00 | 0x08) if value == 1 => {}
             (1, 0x10) => self.shared = value.into(),
             (1, 0x18) => self.shared |= u64::from(value) << 32,
@@ -288,7 +329,7 @@ impl Function for Vmxnet3 {
 
     fn poll(&mut self, _: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds> {
         if self.config.is_bus_master() && self.active && self.link && !self.hung {
-            self.send(machine);
+            (0..self.pairs.len()).for_each(|pair| self.send(pair, machine));
             self.take_in(machine);
         }
         None

@@ -1,7 +1,8 @@
-//! Rings with generations, and the two queues that are made of them.
+//! Rings with generations, and the queues that are made of them.
 
 use super::{Fault, Vmxnet3};
 use crate::Machine;
+use crate::offload::{self, IPV4, IPV6, Layers};
 
 /// A ring of 16-byte entries, with one bit in each that changes from lap to lap.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,6 +29,22 @@ impl Ring {
     fn entry(&self) -> u64 {
         self.address + 16 * u64::from(self.index())
     }
+}
+
+/// A queue of each kind.
+#[derive(Clone, Debug, Default)]
+pub struct Pair {
+    pub transmit: Ring,
+    pub transmitted: Ring,
+    pub receive: Ring,
+    pub received: Ring,
+    /// Of the receive and the transmit queue.
+    pub interrupts: [u8; 2],
+    pub missed: u64,
+    /// A packet of which the end was not seen.
+    pub partial: Vec<u8>,
+    /// It sends nothing.
+    pub is_stuck: bool,
 }
 
 /// What a descriptor says.
@@ -64,21 +81,27 @@ impl Vmxnet3 {
         _ = machine.write(ring.entry() + 8, &upper.to_le_bytes());
     }
 
-    /// Sends all that there is.
-    pub fn send(&mut self, machine: &mut dyn Machine) {
+    /// Sends all that a pair has.
+    pub fn send(&mut self, pair: usize, machine: &mut dyn Machine) {
+        if self.once(|fault| (fault == Fault::QueueHangs(pair)).then_some(())).is_some() {
+            self.pairs[pair].is_stuck = true;
+        }
+        if self.pairs[pair].is_stuck {
+            return;
+        }
         let mut completed = false;
-        while let Some(descriptor) = self.descriptor(self.transmit, 14, machine) {
+        while let Some(descriptor) = self.descriptor(self.pairs[pair].transmit, 14, machine) {
             let mut piece = vec![0; descriptor.len];
             if machine.read(descriptor.address, &mut piece).is_err() {
                 self.complain(format!("a packet at {:#x} cannot be reached", descriptor.address));
             }
-            self.partial.extend_from_slice(&piece);
-            let index = self.transmit.index();
-            self.transmit.passed += 1;
+            self.pairs[pair].partial.extend_from_slice(&piece);
+            let index = self.pairs[pair].transmit.index();
+            self.pairs[pair].transmit.passed += 1;
             if !descriptor.last {
                 continue;
             }
-            let packet = core::mem::take(&mut self.partial);
+            let packet = core::mem::take(&mut self.pairs[pair].partial);
             if packet.len() < 60 {
                 self.complain("a frame is shorter than 60 bytes");
             }
@@ -94,22 +117,32 @@ impl Vmxnet3 {
             let by = self.once(another).unwrap_or(0);
             let twice = self.once(|fault| (fault == Fault::CompletesTwice).then_some(())).is_some();
             for _ in 0..=u32::from(twice) {
-                self.complete(self.transmitted, [index + by, 0], machine);
-                self.transmitted.passed += 1;
+                self.complete(self.pairs[pair].transmitted, [index + by, 0], machine);
+                self.pairs[pair].transmitted.passed += 1;
             }
             completed = true;
         }
         if completed {
-            self.raise(1, machine);
+            self.raise(pair, 1, machine);
+        }
+    }
+
+    /// The pair that a frame goes to.
+    fn pair_of(&self, frame: &[u8]) -> usize {
+        let Some((key, table)) = &self.hash else { return 0 };
+        match Layers::of(frame).ethertype {
+            IPV4 | IPV6 => table[(offload::toeplitz(key, frame, 3) & 0x7f) as usize].into(),
+            _ => 0,
         }
     }
 
     /// Receives all that there is room for.
     pub fn take_in(&mut self, machine: &mut dyn Machine) {
-        let mut received = false;
+        let mut received = 0u32;
         while let Some(frame) = self.arriving.pop_front() {
-            let Some(descriptor) = self.descriptor(self.receive, 31, machine) else {
-                self.missed += 1;
+            let pair = self.pair_of(&frame);
+            let Some(descriptor) = self.descriptor(self.pairs[pair].receive, 31, machine) else {
+                self.pairs[pair].missed += 1;
                 continue;
             };
             let length = |fault| match fault {
@@ -128,15 +161,17 @@ impl Vmxnet3 {
             let len = self.once(length).map_or(copied.len() as u32, u32::from);
             let damaged = self.once(|fault| (fault == Fault::Damaged).then_some(())).is_some();
             let by = self.once(skew).unwrap_or(0);
-            let index = (self.receive.index() + by) % self.receive.entries;
+            let index = (self.pairs[pair].receive.index() + by) % self.pairs[pair].receive.entries;
             let error = u32::from(damaged || !whole) << 14;
-            self.complete(self.received, [index | 3 << 14, len & 0x3fff | error], machine);
-            self.receive.passed += 1;
-            self.received.passed += 1;
-            received = true;
+            // Which queue it is of stands beside the descriptor.
+            let name = index | (pair as u32) << 16 | 3 << 14;
+            self.complete(self.pairs[pair].received, [name, len & 0x3fff | error], machine);
+            self.pairs[pair].receive.passed += 1;
+            self.pairs[pair].received.passed += 1;
+            received |= 1 << pair;
         }
-        if received {
-            self.raise(0, machine);
+        for pair in (0..self.pairs.len()).filter(|pair| received >> pair & 1 == 1) {
+            self.raise(pair, 0, machine);
         }
     }
 }

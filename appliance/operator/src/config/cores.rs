@@ -1,0 +1,111 @@
+//! The cores that serve an interface: one, or several.
+
+use super::item::{Item, Range, problem};
+use super::origin::Problem;
+use super::tree::{Node, Value};
+
+/// Numbers of cores, each once; none: the first core.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cores(Vec<u8>);
+
+impl Cores {
+    /// All of them, that which speaks for the interface first: core 0 if it is one of them, else the first that is named.
+    pub fn all(&self) -> Vec<usize> {
+        let mut all: Vec<usize> = self.0.iter().copied().map(usize::from).collect();
+        match all.iter().position(|&core| core == 0) {
+            Some(at) => all.swap(0, at),
+            None if all.is_empty() => all.push(0),
+            None => {}
+        }
+        all
+    }
+
+    /// Whether the first core alone serves it.
+    pub fn is_first_alone(&self) -> bool {
+        self.0.iter().all(|&core| core == 0)
+    }
+}
+
+impl Item for Cores {
+    fn accepts(range: Option<Range>) -> String {
+        format!("{}, or a list of such", u8::accepts(range))
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Cores::default())
+    }
+
+    fn decode(n: &Node, path: &str, range: Option<Range>, out: &mut Vec<Problem>) -> Option<Self> {
+        let cores = match &n.value {
+            Value::List(_) | Value::Bare(_) => Vec::decode(n, path, range, out)?,
+            // What is accepted instead of something else is said by whom it is said of.
+            _ => vec![u8::decode(n, path, range, out)?],
+        };
+        let again = (1..cores.len()).find(|&at| cores[..at].contains(&cores[at]));
+        if let Some(at) = again {
+            let reason = format!("core {} is named twice", cores[at]);
+            out.push(problem(n, path, reason, Self::accepts(range)));
+            return None;
+        }
+        Some(Cores(cores))
+    }
+
+    fn encode(&self) -> Option<Value> {
+        match self.0[..] {
+            [] => None,
+            [one] => one.encode(),
+            _ => self.0.encode(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Document};
+    use super::*;
+
+    fn read(text: &str) -> (Vec<usize>, Vec<String>) {
+        let sources = crate::config::Sources {
+            fw_cfg: Some(text.as_bytes()),
+            ..crate::config::Sources::default()
+        };
+        let (document, problems) = Document::load(&sources);
+        let config: &Config = document.config();
+        let cores = config.net.first().map(|net| net.core.all()).unwrap_or_default();
+        (cores, problems.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn one_or_several_are_taken_and_core_0_speaks() {
+        for (text, wanted) in [
+            ("", &[0][..]),
+            ("core = 3", &[3]),
+            ("core = []", &[0]),
+            ("core = [2]", &[2]),
+            ("core = [1, 2]", &[1, 2]),
+            ("core = [2, 1, 0]", &[0, 1, 2]),
+        ] {
+            assert_eq!(read(&format!("[[net]]\n{text}")), (wanted.to_vec(), vec![]), "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (text, wanted) in [
+            ("core = 64", "net.0.core: 64 is out of range; accepted: a whole number from 0 to 63"),
+            ("core = [1, 64]", "net.0.core.1: 64 is out of range"),
+            ("core = [1, 2, 1]", "net.0.core: core 1 is named twice"),
+            ("core = \"x\"", "net.0.core: a string does not belong here"),
+        ] {
+            let (_, problems) = read(&format!("[[net]]\n{text}"));
+            assert!(problems.len() == 1 && problems[0].contains(wanted), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn one_is_written_as_it_was_before_there_were_several() {
+        assert_eq!(Cores(vec![]).encode(), None);
+        assert_eq!(Cores(vec![3]).encode(), Some(Value::Integer(3)));
+        assert!(matches!(Cores(vec![1, 2]).encode(), Some(Value::List(list)) if list.len() == 2));
+    }
+}

@@ -1,0 +1,79 @@
+//! From a port of one pair of queues to several, each for a core of its own.
+
+use super::chip::Rings;
+use super::error::Error;
+use super::port::IntelPort;
+use super::queue_port::{QueuePort, State};
+use super::receive::Receiver;
+use super::transmit::Transmitter;
+
+use crate::ethernet::owners::Owners;
+use crate::hal::{Clock, HashKey, Platform, Port, Window};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+impl IntelPort {
+    /// See [`Port::split`].
+    pub fn add_queues(
+        &mut self,
+        more: usize,
+        key: &HashKey,
+        platform: &mut dyn Platform,
+        clock: &dyn Clock,
+    ) -> Vec<Box<dyn Port + Send>> {
+        let most = self.chip.queues().min(more + 1);
+        let owners = Arc::new(Owners::new(most - 1));
+        let ports = (1..most).map_while(|queue| self.another(queue, &owners, platform));
+        let ports: Vec<QueuePort> = ports.collect();
+        if ports.is_empty() {
+            return Vec::new();
+        }
+        let rings = |port: &QueuePort| Rings::of(&port.receiver, &port.transmitter);
+        self.rings.extend(ports.iter().map(rings));
+        (self.key, self.owners) = (*key, Some(owners));
+        self.begin();
+        // A chip that does not come out of this reset is given up, and says so.
+        if let Err(error) = self.await_life(None, clock) {
+            self.give_up(error);
+        }
+        ports.into_iter().map(|port| Box::new(port) as Box<dyn Port + Send>).collect()
+    }
+
+    /// The port of the pair of that number, if there are interrupts and memory for it.
+    fn another(
+        &self,
+        queue: usize,
+        owners: &Arc<Owners>,
+        platform: &mut dyn Platform,
+    ) -> Option<QueuePort> {
+        let chip = self.chip.beside()?;
+        let signal = self.signal.of_queue(queue, &self.function, platform)?;
+        let address = self.function.bars().get(0)?.range(0, self.chip.registers() as u64)?;
+        let registers = platform.map_registers(address, self.chip.registers())?;
+        let mut memory: Vec<Window> = Vec::new();
+        let arena = platform.arena();
+        let mut rings = || -> Result<_, Error> {
+            let receiver = Receiver::new(arena, &*chip, queue, &mut memory)?;
+            Ok((receiver, Transmitter::new(arena, &*chip, queue, &mut memory)?))
+        };
+        let Ok((receiver, transmitter)) = rings() else {
+            memory.into_iter().for_each(|window| platform.arena().free(window));
+            return None;
+        };
+        Some(QueuePort {
+            function: self.function,
+            registers,
+            chip,
+            signal,
+            receiver,
+            transmitter,
+            owners: owners.clone(),
+            queue,
+            mac: self.mac,
+            mtu: self.mtu,
+            longest: self.longest,
+            state: State::default(),
+        })
+    }
+}

@@ -1,0 +1,88 @@
+//! What the owners of a device's queues, each on a core of its own, have in common: whether the device is set up, and its
+//! link. The owner of the first queue resets the device and sets it up; nobody touches a ring of somebody else's.
+//!
+//! A reset goes like this. The first owner resets the device, which reaches no memory from then on, and says that it is
+//! stopped. Each other one, when it looks next, forgets what is in its rings, and says so. When all have, and the device is
+//! out of reset, the first sets it up, and says that it is live. Each other one goes on when it looks next.
+
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Owners by all owners.
+#[derive(Debug)]
+pub struct Owners {
+    /// Odd while the device is live; one more with each change.
+    phase: AtomicU32,
+    /// The phase that each other owner follows.
+    followed: Box<[AtomicU32]>,
+    link: AtomicBool,
+    /// A queue of another owner hangs.
+    hangs: AtomicBool,
+}
+
+impl Owners {
+    /// For up to so many owners beside the first, of a device that is stopped.
+    pub fn new(others: usize) -> Self {
+        Owners {
+            phase: AtomicU32::new(0),
+            followed: (0..others).map(|_| AtomicU32::new(0)).collect(),
+            link: AtomicBool::new(true),
+            hangs: AtomicBool::new(false),
+        }
+    }
+
+    /// The device was reset: it reaches no memory.
+    pub fn stopped(&self) {
+        let phase = self.phase.load(Ordering::Relaxed);
+        // A reset within a reset changes nothing for the others.
+        self.phase.store(phase.wrapping_add(phase & 1), Ordering::Release);
+    }
+
+    /// Whether so many other owners, which are all, know that the device is stopped, and touch nothing.
+    pub fn all_follow(&self, others: usize) -> bool {
+        let phase = self.phase.load(Ordering::Relaxed);
+        // Acquire: what they wrote to their rings was before.
+        self.followed.iter().take(others).all(|followed| followed.load(Ordering::Acquire) == phase)
+    }
+
+    /// The device is set up, and its rings are empty.
+    pub fn live(&self) {
+        self.hangs.store(false, Ordering::Relaxed);
+        let phase = self.phase.load(Ordering::Relaxed);
+        self.phase.store(phase.wrapping_add(1), Ordering::Release);
+    }
+
+    /// The phase, for an owner that compares it with the one that it follows.
+    #[inline(always)]
+    pub fn phase(&self) -> u32 {
+        self.phase.load(Ordering::Acquire)
+    }
+
+    /// Whether the device is live in a phase.
+    pub fn is_live(phase: u32) -> bool {
+        phase & 1 != 0
+    }
+
+    /// An owner has done what a phase asks of it.
+    pub fn follow(&self, owner: usize, phase: u32) {
+        self.followed[owner].store(phase, Ordering::Release);
+    }
+
+    pub fn set_link(&self, up: bool) {
+        self.link.store(up, Ordering::Relaxed);
+    }
+
+    pub fn link(&self) -> bool {
+        self.link.load(Ordering::Relaxed)
+    }
+
+    /// An owner says that its queue hangs.
+    pub fn report_hang(&self) {
+        self.hangs.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one said so.
+    pub fn hangs(&self) -> bool {
+        self.hangs.load(Ordering::Relaxed)
+    }
+}
