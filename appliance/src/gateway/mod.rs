@@ -8,6 +8,7 @@
 
 mod bridge;
 mod cards;
+mod disk_queues;
 mod disks;
 mod ending;
 mod forwarding;
