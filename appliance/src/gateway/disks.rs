@@ -6,7 +6,7 @@ use crate::config::{DeviceName, namespace_of};
 use crate::console::Progress;
 use core::time::Duration;
 use drivers::hal::{
-    Completion, Disk, Geometry, Health, Instant, Notice, Request, Severity, SubmitError,
+    Completion, Disk, Geometry, Health, Instant, Notice, QueueCount, Request, Severity, SubmitError,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -104,6 +104,9 @@ impl Disk for SharedDisk {
     }
     fn health(&self) -> Option<Health> {
         self.0.borrow().health()
+    }
+    fn queue_counts(&self) -> Vec<QueueCount> {
+        self.0.borrow().queue_counts()
     }
 }
 

@@ -61,6 +61,10 @@ impl Ending {
     /// Begins. From here on nobody but this uses the disks that hold volumes.
     pub fn new(how: End, state: &mut State, now: Instant) -> Self {
         state.plane.ending = true;
+        // Loops of other cores have queues of their own to them.
+        for worker in &mut state.workers {
+            worker.tell(|plane| plane.ending = true);
+        }
         log::info!("ending: {how:?}");
         Ending::of_disks(how, &state.disks, now)
     }

@@ -9,6 +9,7 @@
 mod bridge;
 mod brief;
 mod cards;
+mod disk_queues;
 mod disks;
 mod ending;
 mod forwarding;

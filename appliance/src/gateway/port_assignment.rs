@@ -214,12 +214,15 @@ impl Loops {
         with_ports.map(|(spare, number)| (number, spare.waker.clone())).collect()
     }
 
-    /// Starts the loops that got ports or bridges, each with what `settings` gives for the number of its core.
-    pub fn start(self, mut settings: impl FnMut(usize, &LoopWaker) -> Settings) -> Vec<Worker> {
+    /// Starts the loops that got ports or bridges, each with what `settings` gives for its core, by the number.
+    pub fn start(
+        self,
+        mut settings: impl FnMut(usize, &mut dyn SpareCore, &LoopWaker) -> Settings,
+    ) -> Vec<Worker> {
         let with_ports = self.spare.into_iter().zip(1..).filter(|(spare, _)| spare.is_wanted());
-        let start = |(Spare { core, waker, ports, bridges }, number)| {
+        let start = |(Spare { mut core, waker, ports, bridges }, number)| {
             let (worker, orders) = worker::orders(number, waker.clone());
-            let settings = settings(number, &waker);
+            let settings = settings(number, &mut *core, &waker);
             worker::Start { settings, core: number, ports, bridges, orders, waker }.on(core);
             worker
         };

@@ -16,7 +16,7 @@ use super::volumes::DiskPool;
 use crate::console::{SmcTopic, Topic};
 use crate::loops::{LoopCounters, Stage};
 use crate::report::Value;
-use drivers::hal::{Disk, Features, Health};
+use drivers::hal::{Disk, Features, Health, QueueCount};
 use verbs::{OnDemandStatus, Provider};
 
 /// The report on one topic.
@@ -253,10 +253,19 @@ fn disk(slot: &DiskSlot, pool: Option<&DiskPool>) -> Value {
         ("write_zeroes", g.features.contains(Features::WRITE_ZEROES).into()),
         ("depth", slot.disk.depth().into()),
         ("interrupts", slot.disk.interrupts().into()),
+        ("queues", Value::list(slot.disk.queue_counts().iter().map(queue_of))),
         ("model", slot.model.clone().into()),
         ("firmware", slot.firmware.clone().into()),
         ("health", slot.disk.health().map(|health| health_of(&health)).into()),
         ("location", slot.location.clone().into()),
+    ])
+}
+
+fn queue_of(queue: &QueueCount) -> Value {
+    Value::object([
+        ("core", u64::from(queue.core).into()),
+        ("requests", queue.requests.into()),
+        ("interrupts", queue.interrupts.into()),
     ])
 }
 

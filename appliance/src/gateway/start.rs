@@ -4,6 +4,7 @@
 use super::Gateway;
 use super::bridge::{Bridge, Engines};
 use super::cards::{Cards, Found, Looked};
+use super::disk_queues::{self, DeviceQueues};
 use super::disks::{DiskSlot, Role, SharedDisk, name_for_good};
 use super::known_disks::{self, PATIENCE};
 use super::linx::Linx;
@@ -109,6 +110,7 @@ impl Gateway {
             inventory.unclaimed.iter().map(UnclaimedDevice::of).collect();
         let mut disks = Vec::new();
         let mut dumps = Vec::new();
+        let mut device_queues = Vec::new();
         for device in inventory.take(Class::Disks) {
             let location = device.location().to_string();
             match device.open_disks(&mut *platform, &MachineClock(&*machine)) {
@@ -117,6 +119,9 @@ impl Gateway {
                         log::error!("{location}: {why}");
                         unclaimed.push(UnclaimedDevice::failed(location.to_string(), why));
                     }
+                    let more = disks.len()..disks.len() + opened.disks.len();
+                    let of_device = |queues| DeviceQueues { disks: more.collect(), queues };
+                    device_queues.extend(opened.queues.map(of_device));
                     for one in opened.disks {
                         dumps.push(one.crash);
                         disks.push(DiskSlot {
@@ -321,10 +326,13 @@ impl Gateway {
         let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
         storage.share(&waker, &loops.with_ports());
         let queues = core::mem::take(&mut loops.queues);
-        let workers = loops.start(|core, theirs| {
+        let workers = loops.start(|core, spare, theirs| {
             let mut seed = [0; 32];
             rng.fill_bytes(&mut seed);
-            let storage = storage.seat(core, &waker, theirs);
+            let clock = MachineClock(&*machine);
+            let storage = storage.seat(core, &waker, theirs, || {
+                disk_queues::open(&mut device_queues, core, spare, theirs, &mut *platform, &clock)
+            });
             Settings { config: config.clone(), arena: platform.arena().share(), seed, storage }
         });
         let place_of = |net: usize| {

@@ -1,5 +1,6 @@
 //! The storage gateway: volumes, exports and the RNBD server, made from the configuration.
 
+use super::disk_queues::OwnDisks;
 use super::disks::{DiskSlot, Role, number_of};
 use super::queue_depth::{self, Offered};
 use super::remote_storage::RemoteStorage;
@@ -55,6 +56,8 @@ pub(super) struct Storage {
     pub remote_storage: Option<Box<RemoteStorage>>,
     /// The loops of other cores, which serve the same volumes.
     pub followers: Followers,
+    /// Disks that this loop has queues of its own to, if it is that of another core.
+    pub own_disks: OwnDisks,
     /// Where the owner of the volumes tells of them, if this is the loop of another core.
     pub follows: Option<Arc<Catalog>>,
 }
@@ -218,7 +221,8 @@ impl Storage {
                 slot.check_free()?;
                 slot.role = Role::Volume;
                 let fixed = slot.geometry.features.contains(Features::READ_ONLY);
-                Box::new(DiskVolume::new(slot.disk.share(), volume.read_only || fixed))
+                let volume = DiskVolume::new(slot.disk.share(), volume.read_only || fixed);
+                Box::new(volume.of_number(number))
             }
         };
         self.volumes.add(name, volume).map(|_| ()).ok_or_else(|| "the name is taken".into())

@@ -1,7 +1,8 @@
 //! Storage on cores other than the first. The first loop owns the volumes, which others know by its catalog: of a
-//! volume in memory each loop has a share and works on it by itself, for other volumes it asks the first over a
-//! channel. Each loop serves the clients that come over its ports.
+//! volume in memory each loop has a share and works on it by itself, likewise of one on a disk to which it has a queue
+//! of its own; for other volumes it asks the first over a channel. Each loop serves the clients that come over its ports.
 
+use super::disk_queues::{LoopQueue, OwnDisks};
 use super::loop_waker::LoopWaker;
 use super::storage::{MAX_DEVICES, Storage};
 use drivers::hal::Instant;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use storage::rnbd::server::Server;
 use storage::volume::catalog::{Catalog, Listed, Listing};
 use storage::volume::channel::{Channel, Served, channel};
-use storage::volume::{VolumeId, Volumes};
+use storage::volume::{OnDisk, OpenCounts, VolumeId, Volumes};
 
 /// What the loop of another core serves storage with; moved to that core.
 pub(super) struct Seat {
@@ -21,6 +22,7 @@ pub(super) struct Seat {
     catalog: Arc<Catalog>,
     directory: Arc<Directory>,
     channel: Channel,
+    queues: Vec<LoopQueue>,
 }
 
 /// The other loops, as the owner of the volumes has them.
@@ -52,8 +54,15 @@ impl Storage {
         self.followers.directory = Some(directory);
     }
 
-    /// What the loop of a core needs to serve storage; None if it does not.
-    pub fn seat(&mut self, core: usize, own: &LoopWaker, waker: &LoopWaker) -> Option<Seat> {
+    /// What the loop of a core needs to serve storage, with the queues to disks that `open` finds for it; None if it
+    /// does not.
+    pub fn seat(
+        &mut self,
+        core: usize,
+        own: &LoopWaker,
+        waker: &LoopWaker,
+        open: impl FnOnce() -> Vec<LoopQueue>,
+    ) -> Option<Seat> {
         let server = self.server.as_ref()?;
         let directory = self.followers.directory.clone()?;
         let settings = *server.transport().config();
@@ -72,12 +81,12 @@ impl Storage {
         self.followers.wake.push(waker.clone());
         let secure_erase = server.offers_secure_erase();
         let catalog = self.followers.catalog.clone();
-        Some(Seat { core, settings, secure_erase, catalog, directory, channel })
+        Some(Seat { core, settings, secure_erase, catalog, directory, channel, queues: open() })
     }
 
     /// The storage of another loop than the first.
     pub fn following(seat: Seat, provider: &mut ProviderSet) -> Storage {
-        let Seat { core, settings, secure_erase, catalog, directory, channel } = seat;
+        let Seat { core, settings, secure_erase, catalog, directory, channel, queues } = seat;
         let server = match Server::new(settings, MAX_DEVICES, provider) {
             Ok(mut server) => {
                 server.offer_secure_erase(secure_erase);
@@ -91,17 +100,17 @@ impl Storage {
         };
         let mut storage = Storage::default();
         storage.volumes = Volumes::over(channel);
+        storage.own_disks = OwnDisks::new(queues);
         (storage.server, storage.follows) = (server, Some(catalog));
         storage
     }
 
     /// Takes over what the owner of the volumes says of them and of the exports, if it is new; whether it was.
     pub fn follow(&mut self, provider: &ProviderSet, now: Instant) -> bool {
-        let Some((listing, gone)) =
-            self.follows.as_ref().and_then(|catalog| self.volumes.adopt(catalog))
-        else {
-            return false;
-        };
+        let Some(catalog) = self.follows.as_ref() else { return false };
+        let share = |place: &OnDisk, counts: &Arc<OpenCounts>| self.own_disks.share(place, counts);
+        let Some((listing, gone)) = self.volumes.adopt(catalog, share) else { return false };
+        self.own_disks.look_at_sizes();
         if let Some(server) = &mut self.server {
             server.set_exports(&listing.exports);
         }

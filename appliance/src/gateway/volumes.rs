@@ -282,7 +282,8 @@ impl Storage {
             let declared = config.volume.iter().find(|volume| volume.name.as_str() == entry.name);
             let read_only = declared.is_some_and(|volume| volume.read_only);
             let extents: Extents = Rc::new(RefCell::new(entry.extents.clone().into()));
-            let volume = DiskVolume::of_extents(pool.user.another(), extents.clone(), read_only);
+            let volume = DiskVolume::of_extents(pool.user.another(), extents.clone(), read_only)
+                .of_number(pool.number);
             let added = super::storage::name(&entry.name).and_then(|name| {
                 let taken = || "another volume has the name".to_string();
                 self.volumes.add(name, Box::new(volume)).ok_or_else(taken)

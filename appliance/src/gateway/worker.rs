@@ -201,6 +201,7 @@ impl Loop {
     /// Writes down what is told of it.
     fn tell(&mut self, now: Instant, halting: bool) {
         self.report_due = now + REPORT_INTERVAL;
+        self.plane.storage.own_disks.watch(now);
         let rows = self.rows_told.news(&self.plane.storage, now);
         let bridges = self.bridges_told.news(&self.plane, self.number, now);
         let mut told = self.orders.board.lock();
@@ -251,18 +252,23 @@ impl Loop {
     /// with what there is. Whether there was work.
     fn halt(&mut self) -> bool {
         self.plane.set_interrupts(true);
+        self.plane.storage.own_disks.set_interrupts(true);
         let now = self.core.now();
         let nap = (!self.plane.wakes()).then_some(now + NAP);
-        let deadline = Instant::first([self.plane.poll_timeout(), nap]);
+        let storage = &self.plane.storage;
+        let disks = storage.volumes.are_working().then_some(storage.own_disks.watch_due());
+        let deadline = Instant::first([self.plane.poll_timeout(), nap, disks]);
         self.tell(now, true);
         // What came before interrupts were on raises none, but is pending.
-        let has_arrivals = || self.plane.pending() || self.has_orders();
+        let has_arrivals =
+            || self.plane.pending() || self.plane.storage.own_disks.pending() || self.has_orders();
         if self.waker.may_halt(has_arrivals) && deadline.is_none_or(|d| d > now) {
             self.core.halt_until(deadline);
             self.plane.pace.halted(self.core.now());
         }
         self.waker.clear();
         self.plane.set_interrupts(false);
+        self.plane.storage.own_disks.set_interrupts(false);
         self.round(self.core.now())
     }
 

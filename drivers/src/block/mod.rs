@@ -4,7 +4,7 @@ pub mod nvme;
 pub mod virtio_blk;
 pub mod virtio_scsi;
 
-use crate::hal::{CrashWriter, Disk, Location};
+use crate::hal::{CrashWriter, Disk, Location, MoreQueues};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -31,10 +31,12 @@ pub struct Opened {
     pub disks: Vec<OpenDisk>,
     /// Units behind it that cannot be used, and why.
     pub refused: Vec<(Location, String)>,
+    /// More queues to all of its disks, if it may have any.
+    pub queues: Option<Box<dyn MoreQueues>>,
 }
 
 impl From<Vec<OpenDisk>> for Opened {
     fn from(disks: Vec<OpenDisk>) -> Self {
-        Opened { disks, refused: Vec::new() }
+        Opened { disks, refused: Vec::new(), queues: None }
     }
 }

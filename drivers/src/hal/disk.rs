@@ -1,6 +1,7 @@
 //! A disk as its users see it: many requests in flight, completions polled.
 
-use super::{Arena, Health, Instant, Notice, Window};
+use super::{Arena, Health, Instant, Notice, QueueCount, Window};
+use alloc::vec::Vec;
 use core::fmt;
 
 /// Shape of a disk. Sizes in bytes unless said otherwise.
@@ -199,6 +200,11 @@ pub trait Disk {
     /// What the disk measures of itself, if it does: as it was a while ago.
     fn health(&self) -> Option<Health> {
         None
+    }
+    /// What its queues have done, one for each core that has one; as its owner sees it, and of a disk that can have
+    /// several.
+    fn queue_counts(&self) -> Vec<QueueCount> {
+        Vec::new()
     }
 }
 

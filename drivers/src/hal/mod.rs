@@ -6,6 +6,7 @@ mod cells;
 mod copy;
 mod crc32;
 mod disk;
+mod disk_queues;
 mod health;
 mod io_ports;
 mod location;
@@ -27,6 +28,7 @@ pub use crc32::Crc32;
 pub use disk::{
     Completion, CrashWriter, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError,
 };
+pub use disk_queues::{CoreQueue, MoreQueues, QueueCount, QueueSeat, Wake};
 pub use health::{Health, Notice, Severity};
 pub use io_ports::IoPorts;
 pub use location::{BusAddress, Location, Unit};

@@ -39,6 +39,24 @@ impl Msix {
         Some(Msix { table: platform.map_registers(address, len)? })
     }
 
+    /// Entry `index` alone of a table that was opened already, as the only one: for who has it on another core.
+    pub fn one_entry(
+        function: &Function<'_>,
+        bars: &Bars,
+        platform: &mut dyn Platform,
+        index: u16,
+    ) -> Option<Msix> {
+        let capability = function.capabilities().find(|c| c.id == ID)?;
+        if index > capability.extra & 0x7ff {
+            return None;
+        }
+        let place = function.read32(capability.offset + 4);
+        let bar = bars.get((place & 7) as u8)?;
+        let offset = u64::from(place & !7) + u64::from(index) * ENTRY as u64;
+        let table = platform.map_registers(bar.range(offset, ENTRY as u64)?, ENTRY)?;
+        Some(Msix { table })
+    }
+
     /// Entries of the table.
     pub fn entries(&self) -> u16 {
         (self.table.len() / ENTRY) as u16

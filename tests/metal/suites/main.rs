@@ -12,6 +12,7 @@ mod ntb;
 mod ntb_netdev;
 mod nvme;
 mod nvme_chance;
+mod nvme_queues;
 mod ptdma;
 mod rapidio;
 mod tsi721;

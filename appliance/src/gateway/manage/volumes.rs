@@ -9,9 +9,11 @@ use crate::gateway::objects::session_name;
 use crate::gateway::plane::DataPlane;
 use crate::gateway::remote_storage;
 use crate::gateway::state::State;
+use crate::gateway::storage::Storage;
 use crate::gateway::volumes::Order;
 use crate::report::Value;
 use std::collections::BTreeSet;
+use storage::volume::{StillUsed, VolumeId};
 
 /// All volumes, those that are open, and those of the configuration that are not: from one on, so many.
 pub(in crate::gateway) fn rows(state: &mut State, from: usize, count: usize) -> Vec<Value> {
@@ -89,6 +91,24 @@ pub(super) fn grow(state: &mut State, words: &[&str]) -> Told {
     Ok(Managed::Started)
 }
 
+/// Lets nobody open a volume any more, on whichever core; an error if one has it open or works on it.
+pub(in crate::gateway) fn retire(
+    storage: &Storage,
+    id: VolumeId,
+    name: &str,
+) -> Result<(), String> {
+    let Some(counts) = storage.volumes.open_counts(id) else { return Ok(()) };
+    counts.retire().map_err(|why| {
+        counts.keep();
+        match why {
+            StillUsed::Open => {
+                format!("a session on another core has {name} open; `device list` shows which")
+            }
+            StillUsed::Busy => format!("another core is busy with {name}; try again"),
+        }
+    })
+}
+
 pub(super) fn delete(state: &mut State, words: &[&str]) -> Told {
     let (name, force) = match *words {
         [name] => (name, false),
@@ -126,12 +146,7 @@ pub(super) fn delete(state: &mut State, words: &[&str]) -> Told {
     document
         .edit(|config| config.volume.retain(|volume| volume.name.as_str() != name))
         .map_err(|problems| lines(&problems))?;
-    if let Some(counts) = storage.volumes.open_counts(id)
-        && !counts.retire()
-    {
-        counts.keep();
-        return Err("a session on another core has it open; `device list` shows which".into());
-    }
+    retire(storage, id, name)?;
     state.document = document;
     let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().shared);
     if let Some(memory) = memory {

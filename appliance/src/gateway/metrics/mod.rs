@@ -235,8 +235,19 @@ fn ports(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     for slot in &state.disks {
         interrupts.sample(&[("disk", &slot.name)], slot.disk.interrupts())?;
     }
-    // Most machines have no disk that says how it fares.
+    // Most machines have no disk that says how it fares, or has queues for several cores.
     let tell = state.disks.iter().any(|slot| slot.disk.health().is_some());
+    if tell {
+        let mut requests = w.counter(
+            "isthmus_disk_queue_requests_total",
+            "Requests that the drive has completed in the queue of a core.",
+        )?;
+        for slot in &state.disks {
+            for queue in slot.disk.queue_counts() {
+                requests.sample(&[("disk", &slot.name), ("core", &queue.core)], queue.requests)?;
+            }
+        }
+    }
     for (name, help, value) in DISK_FAMILIES.into_iter().filter(|_| tell) {
         let mut family = match name.ends_with("_total") {
             true => w.counter(name, help)?,

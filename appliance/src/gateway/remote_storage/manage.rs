@@ -6,6 +6,7 @@ use super::sessions::path_name;
 use crate::config::{Mirror, Name, Remote, Size};
 use crate::console::{Managed, Progress};
 use crate::families::{self, MEASURE, MIRROR, OfMeasure};
+use crate::gateway::manage::volumes::retire;
 use crate::gateway::manage::{at_once, lines, one};
 use crate::gateway::state::State;
 use crate::report::Value;
@@ -386,7 +387,17 @@ fn create(state: &mut State, words: &[&str]) -> Told {
     let mut uuid = [0; 16];
     state.plane.rng.fill_bytes(&mut uuid);
     let plane = &mut state.plane;
-    plane.storage.add_mirror(&mirror, Some(uuid), &mut plane.arena, plane.now)?;
+    // Nobody else is to work on them, on whichever core.
+    let ids = [first, second].map(|name| plane.storage.volumes.find(name).map(|id| (id, name)));
+    let retired = ids.iter().flatten().try_for_each(|(id, name)| retire(&plane.storage, *id, name));
+    let made = retired
+        .and_then(|()| plane.storage.add_mirror(&mirror, Some(uuid), &mut plane.arena, plane.now));
+    if let Err(why) = made {
+        let left =
+            ids.iter().flatten().filter_map(|(id, _)| plane.storage.volumes.open_counts(*id));
+        left.for_each(|counts| counts.keep());
+        return Err(why);
+    }
     state.document = document;
     plane.storage.apply_exports(state.document.config());
     Ok(at_once())

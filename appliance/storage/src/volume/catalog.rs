@@ -1,6 +1,6 @@
 //! What the loop that owns the volumes tells loops of other cores of them.
 
-use super::{OpenCounts, RamMemory};
+use super::{OnDisk, OpenCounts, RamMemory};
 use crate::rnbd::server::Export;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,8 +16,11 @@ pub struct Listed {
     pub name: Name,
     /// Its shape.
     pub geometry: Geometry,
-    /// Its memory, if every loop can work on that; of other volumes the owner is asked.
+    /// Its memory, if every loop can work on that.
     pub memory: Option<Arc<RamMemory>>,
+    /// Where it lies on a disk, if loops can work on that which have a queue of their own to the disk. Where neither is
+    /// so, the owner is asked.
+    pub on_disk: Option<OnDisk>,
     /// Who has it open.
     pub counts: Arc<OpenCounts>,
 }

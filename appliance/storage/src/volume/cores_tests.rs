@@ -58,8 +58,8 @@ impl Cores {
     fn tell(&mut self) -> Vec<Arc<RamMemory>> {
         let listing = Listing { volumes: self.owner.listed(), exports: Vec::new() };
         self.catalog.publish(Arc::new(listing));
-        let (_, gone) = self.follower.adopt(&self.catalog).expect("there is news");
-        assert!(self.follower.adopt(&self.catalog).is_none(), "once");
+        let (_, gone) = self.follower.adopt(&self.catalog, |_, _| None).expect("there is news");
+        assert!(self.follower.adopt(&self.catalog, |_, _| None).is_none(), "once");
         gone
     }
 
@@ -246,7 +246,8 @@ fn memory_of_a_volume_is_let_go_by_every_core() {
     cores.tell();
     let counts = cores.follower.open_counts(ram).unwrap().clone();
     let device = counts.open(Some(0)).unwrap();
-    assert!(!cores.owner.open_counts(ram).unwrap().retire(), "another core has it open");
+    let retired = cores.owner.open_counts(ram).unwrap().retire();
+    assert_eq!(retired, Err(StillUsed::Open), "another core has it open");
     cores.owner.open_counts(ram).unwrap().keep();
     drop(device);
     let memory = cores.owner.remove(ram).unwrap().into_parts().shared.unwrap();

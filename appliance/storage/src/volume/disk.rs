@@ -58,6 +58,17 @@ impl ExtentMap {
     }
 }
 
+/// Where a volume lies, for loops of other cores that have queues of their own to its disk.
+#[derive(Clone, Debug)]
+pub struct OnDisk {
+    /// Number of the disk.
+    pub disk: usize,
+    /// Without them it is all of the disk.
+    pub extents: Option<ExtentMap>,
+    /// Nothing is written to it.
+    pub read_only: bool,
+}
+
 /// The extents of a volume, shared with whoever may let it grow.
 pub type Extents = Rc<RefCell<ExtentMap>>;
 
@@ -68,6 +79,8 @@ pub struct DiskVolume<D> {
     /// Without them it is all of the disk.
     extents: Option<Extents>,
     read_only: bool,
+    /// The disk's number, if loops of other cores may have queues of their own to it.
+    number: Option<usize>,
     in_flight: Vec<Option<InFlight>>,
     free: Vec<u32>,
     /// Requests whose next step found no room.
@@ -91,10 +104,17 @@ impl<D: Disk> DiskVolume<D> {
             disk,
             extents,
             read_only,
+            number: None,
             in_flight: alloc::vec![None; depth],
             free: (0..depth as u32).rev().collect(),
             stalled: VecDeque::with_capacity(depth),
         }
+    }
+
+    /// The same; loops of other cores know the disk by a number.
+    pub fn of_number(mut self, number: usize) -> Self {
+        self.number = Some(number);
+        self
     }
 
     /// The disk.
@@ -257,6 +277,17 @@ impl<D: Disk> Volume for DiskVolume<D> {
 
     fn is_idle(&self) -> bool {
         self.free.len() == self.in_flight.len()
+    }
+
+    fn on_disk(&self) -> Option<OnDisk> {
+        let extents = self.extents.as_ref().map(|extents| extents.borrow().clone());
+        self.number.map(|disk| OnDisk { disk, extents, read_only: self.read_only })
+    }
+
+    fn move_to(&mut self, place: &OnDisk) {
+        if let (Some(extents), Some(now)) = (&self.extents, &place.extents) {
+            *extents.borrow_mut() = now.clone();
+        }
     }
 
     fn poll(&mut self) -> Option<Completion> {

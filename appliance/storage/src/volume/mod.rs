@@ -5,6 +5,8 @@
 pub mod catalog;
 pub mod channel;
 #[cfg(test)]
+mod core_disks_tests;
+#[cfg(test)]
 mod cores_tests;
 mod disk;
 pub mod extents;
@@ -13,6 +15,7 @@ mod open_counts;
 mod queue;
 mod ram;
 mod set;
+mod share;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -20,11 +23,12 @@ mod tests;
 mod user;
 
 pub use channel::Channel;
-pub use disk::{DiskVolume, ExtentMap, Extents};
-pub use open_counts::{Hold, NotOpened, OpenCounts};
+pub use disk::{DiskVolume, ExtentMap, Extents, OnDisk};
+pub use open_counts::{Hold, NotOpened, OpenCounts, StillUsed};
 pub use queue::DiskHandle;
 pub use ram::{RamMemory, RamVolume};
 pub use set::{VolumeId, Volumes};
+pub use share::DiskShare;
 pub use user::{Tag, User};
 
 use alloc::boxed::Box;
@@ -160,6 +164,12 @@ pub trait Volume {
     fn shared_memory(&self) -> Option<&Arc<RamMemory>> {
         None
     }
+    /// Where it lies on a disk, if loops of other cores can work on that by themselves.
+    fn on_disk(&self) -> Option<OnDisk> {
+        None
+    }
+    /// Takes note of where it lies now.
+    fn move_to(&mut self, _: &OnDisk) {}
     /// Takes it apart, when nothing uses it any more.
     fn into_parts(self: Box<Self>) -> Parts {
         Parts::default()

@@ -8,6 +8,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub struct OpenCounts {
     open: AtomicU32,
     writers: AtomicU32,
+    /// Loops of other cores than the owner's that have requests of the volume under way on queues of their own: be it
+    /// that who asked for them has closed the device.
+    working: AtomicU32,
     /// It is about to be no more: nobody opens it again.
     retired: AtomicBool,
 }
@@ -19,6 +22,15 @@ pub enum NotOpened {
     InUse,
     /// It is about to be no more.
     Retired,
+}
+
+/// Why a volume cannot be no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StillUsed {
+    /// A device is open on it.
+    Open,
+    /// A loop of another core works on it.
+    Busy,
 }
 
 /// A device that has a volume open, for as long as this is there.
@@ -58,10 +70,27 @@ impl OpenCounts {
         self.open.load(Ordering::SeqCst)
     }
 
-    /// Lets nobody open it any more; whether nobody has it open.
-    pub fn retire(&self) -> bool {
+    /// A loop has requests under way.
+    pub fn begin_work(&self) {
+        self.working.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It has none any more.
+    pub fn end_work(&self) {
+        self.working.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Lets nobody open it any more; an error if somebody has it open, or works on it.
+    pub fn retire(&self) -> Result<(), StillUsed> {
         self.retired.store(true, Ordering::SeqCst);
-        self.count() == 0
+        // In this order: who has closed it has told before that it still works.
+        if self.count() > 0 {
+            return Err(StillUsed::Open);
+        }
+        match self.working.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            _ => Err(StillUsed::Busy),
+        }
     }
 
     /// It stays after all.
@@ -83,14 +112,17 @@ mod tests {
         assert_eq!(counts.open(Some(1)).unwrap_err(), NotOpened::InUse);
         let reader = counts.open(None).unwrap();
         assert_eq!(counts.count(), 3);
-        assert!(!counts.retire());
+        assert_eq!(counts.retire(), Err(StillUsed::Open));
         counts.keep();
         drop((first, second));
-        assert!(!counts.retire());
+        assert_eq!(counts.retire(), Err(StillUsed::Open));
         counts.keep();
         drop(counts.open(Some(0)).expect("it was not retired"));
         drop(reader);
-        assert!(counts.retire());
+        counts.begin_work();
+        assert_eq!(counts.retire(), Err(StillUsed::Busy));
+        counts.end_work();
+        assert_eq!(counts.retire(), Ok(()));
         assert_eq!(counts.open(None).unwrap_err(), NotOpened::Retired);
         counts.keep();
         assert!(counts.open(None).is_ok());

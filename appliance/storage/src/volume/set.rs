@@ -1,10 +1,10 @@
-//! The volumes of a loop, by name: those that it owns, and on other cores than the first those that it reaches
-//! over a [`Channel`].
+//! The volumes of a loop, by name: those that it owns, and on other cores than the first those that it has a share of,
+//! or reaches over a [`Channel`].
 
 use super::catalog::{Catalog, Listed, Listing};
 use super::channel::DEPTH_OF_VOLUME;
-use super::{Channel, Completion, OpenCounts, RamMemory, RamVolume, Request, Submitted, User};
-use super::{Volume, VolumeError};
+use super::{Channel, Completion, OnDisk, OpenCounts, RamMemory, RamVolume, Request};
+use super::{Submitted, User, Volume, VolumeError};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -105,7 +105,7 @@ impl Volumes {
     pub fn remove(&mut self, id: VolumeId) -> Option<Box<dyn Volume>> {
         let entry = self.all.get_mut(id.index())?.take()?;
         // A loop of another core may not have heard of it yet.
-        entry.counts.retire();
+        let _ = entry.counts.retire();
         self.revision += 1;
         match entry.backing {
             Backing::Here(volume) => Some(volume),
@@ -228,6 +228,11 @@ impl Volumes {
         if let Some(channel) = &mut self.channel {
             channel.flush();
         }
+    }
+
+    /// Whether a volume that this loop works on by itself has something under way.
+    pub fn are_working(&self) -> bool {
+        self.next_active(0).is_some()
     }
 
     /// Whether a volume goes on when it is polled again, though nothing ends meanwhile, or the loop that owns
@@ -354,6 +359,10 @@ impl Volumes {
                 Backing::Here(volume) => volume.shared_memory().cloned(),
                 Backing::Elsewhere { .. } => None,
             },
+            on_disk: match &entry.backing {
+                Backing::Here(volume) => volume.on_disk(),
+                Backing::Elsewhere { .. } => None,
+            },
             counts: entry.counts.clone(),
         };
         self.all.iter().map(|entry| entry.as_ref().map(listed)).collect()
@@ -361,14 +370,24 @@ impl Volumes {
 
     /// Takes over what the loop that owns the volumes says of them, if that has changed: the listing, for the rest
     /// of what is in it, and the memory of volumes that are no more, which is to be let go when nothing that is
-    /// under way points into it.
-    pub fn adopt(&mut self, catalog: &Catalog) -> Option<(Arc<Listing>, Vec<Arc<RamMemory>>)> {
+    /// under way points into it. `open` makes the share of a volume on a disk to which this loop has a queue of its own.
+    pub fn adopt(
+        &mut self,
+        catalog: &Catalog,
+        open: impl Fn(&OnDisk, &Arc<OpenCounts>) -> Option<Box<dyn Volume>>,
+    ) -> Option<(Arc<Listing>, Vec<Arc<RamMemory>>)> {
         let (revision, listing) = catalog.newer_than(self.adopted)?;
-        self.adopted = revision;
+        let before = core::mem::replace(&mut self.adopted, revision);
         let mut gone = Vec::new();
         for index in 0..self.all.len().max(listing.volumes.len()) {
             let id = VolumeId(index as u32);
             let Some(listed) = listing.volumes.get(index).and_then(Option::as_ref) else {
+                if self.get(id).is_some_and(|volume| !volume.is_idle()) {
+                    // Nobody has it open, and the owner has seen that nothing is under way; if it has not, what
+                    // is comes to its end first.
+                    self.adopted = before;
+                    continue;
+                }
                 let parts = self.remove(id).map(|volume| volume.into_parts());
                 gone.extend(parts.and_then(|parts| parts.shared));
                 continue;
@@ -377,14 +396,20 @@ impl Volumes {
                 Some(Entry { backing: Backing::Elsewhere { geometry, .. }, .. }) => {
                     *geometry = listed.geometry;
                 }
-                Some(_) => {}
+                Some(Entry { backing: Backing::Here(volume), .. }) => {
+                    if let Some(place) = &listed.on_disk {
+                        volume.move_to(place);
+                    }
+                }
                 None => {
-                    let Listed { name, geometry, ref memory, ref counts } = *listed;
-                    let backing = match memory {
-                        Some(memory) => {
+                    let Listed { name, geometry, ref memory, ref on_disk, ref counts } = *listed;
+                    let share = on_disk.as_ref().and_then(|place| open(place, counts));
+                    let backing = match (memory, share) {
+                        (Some(memory), _) => {
                             Backing::Here(Box::new(RamVolume::of_shared(memory.clone(), geometry)))
                         }
-                        None => Backing::Elsewhere { geometry, in_flight: 0 },
+                        (None, Some(share)) => Backing::Here(share),
+                        (None, None) => Backing::Elsewhere { geometry, in_flight: 0 },
                     };
                     self.put(id, Entry { name, backing, counts: counts.clone() });
                 }

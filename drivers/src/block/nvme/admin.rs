@@ -21,6 +21,10 @@ pub enum Work {
     Completions,
     /// The I/O submission queue is made.
     Submissions,
+    /// The same for another core, by the number of its line.
+    LineCompletions(u8),
+    /// See there.
+    LineSubmissions(u8),
     /// A request is aborted.
     Abort,
     /// How the drive fares.
@@ -37,8 +41,8 @@ impl Work {
         match self {
             Work::Identify | Work::Shape(_) => "Identify",
             Work::Queues => "Set Features (Number of Queues)",
-            Work::Completions => "Create I/O Completion Queue",
-            Work::Submissions => "Create I/O Submission Queue",
+            Work::Completions | Work::LineCompletions(_) => "Create I/O Completion Queue",
+            Work::Submissions | Work::LineSubmissions(_) => "Create I/O Submission Queue",
             Work::Abort => "Abort",
             Work::Health => "Get Log Page (SMART / Health Information)",
             Work::Question(command) => command,

@@ -72,9 +72,15 @@ pub fn health(into: u64, len: usize) -> Command {
     command(GET_LOG_PAGE, ALL_NAMESPACES, [into, 0], [dwords << 16 | LOG_HEALTH, 0, 0])
 }
 
-/// Asks for one pair of I/O queues.
-pub fn one_pair_of_queues() -> Command {
-    command(SET_FEATURES, 0, [0; 2], [FEATURE_QUEUES, 0, 0])
+/// Asks for so many pairs of I/O queues.
+pub fn pairs_of_queues(count: u16) -> Command {
+    let less_one = u32::from(count - 1);
+    command(SET_FEATURES, 0, [0; 2], [FEATURE_QUEUES, less_one << 16 | less_one, 0])
+}
+
+/// How many pairs the answer grants (5.21.1.7): as many as there are of both kinds of queues.
+pub fn pairs_granted(answer: u32) -> u16 {
+    (answer as u16).min((answer >> 16) as u16).saturating_add(1)
 }
 
 /// Makes completion queue `id`, which raises the interrupt of `vector`, if any.
@@ -198,6 +204,8 @@ mod tests {
         assert_eq!(create_completions(1, 256, 0, Some(1))[5], 0x1_0003 << 32 | 0xff_0001);
         assert_eq!(create_submissions(1, 256, 0)[5], 0x1_0001 << 32 | 0xff_0001);
         assert_eq!(abort(1, 0x203)[5], 0x203_0001);
+        assert_eq!(pairs_of_queues(32)[5], 0x1f_001f << 32 | 7);
+        assert_eq!([0, 0x3_0005, 0x3f_0000, u32::MAX].map(pairs_granted), [1, 4, 1, u16::MAX]);
     }
 
     #[test]

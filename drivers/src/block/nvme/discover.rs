@@ -45,10 +45,10 @@ fn ask(
     clock: &dyn Clock,
 ) -> Result<Result<(), u16>, Error> {
     controller.admin.page().fill(0);
-    controller.admin.start(Work::Question(name), command, &controller.registers);
+    controller.admin.start(Work::Question(name), command, &controller.pair.registers);
     let deadline = clock.now() + TIMEOUT;
     loop {
-        match controller.admin.take(&controller.registers)? {
+        match controller.admin.take(&controller.pair.registers)? {
             Some((_, status)) if status & 0x7ff == 0 => return Ok(Ok(())),
             Some((_, status)) => return Ok(Err(status)),
             None if clock.now() < deadline => crate::hal::relax(),

@@ -5,17 +5,18 @@
 //! (CSTS.RDY is 0), or may not reach memory at all (bus mastering is off).
 
 use super::admin::Work;
+use super::age::Age;
 use super::command::{self, Identify};
 use super::controller::{Controller, IO};
 use super::error::Error;
 use super::identify::{self, Namespace};
+use super::line::Said;
+use super::lines::MOST_PAIRS;
 use super::log_page::{self, SmartLog};
+use super::pair::Late;
 use crate::hal::{Instant, Notice, Severity};
 use core::time::Duration;
 
-/// A request is aborted after this time, and the controller reset when it has not ended so much later.
-const REQUEST_TIMEOUT: u32 = 10_000;
-const ABORT_TIMEOUT: u32 = 5_000;
 /// A command of the admin queue must be answered in this time.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a drive is asked how it fares.
@@ -24,21 +25,19 @@ const HEALTH_INTERVAL: u32 = 30_000;
 const RESETS_FORGOTTEN: u32 = 60_000;
 /// More resets than this, none forgotten, are too many.
 const MOST_RESETS: u8 = 3;
-/// More time than this between two looks counts as this: the machine was stopped, not the drive late.
-const LONGEST_LOOK: u64 = 2_000;
 
 // What a reset is for.
 pub const NONSENSE: &str = "the drive completed a request that it was not given, or completed one twice: its \
      controller is reset and the work done again; look after its firmware, or replace it";
-const LATE: &str = "the drive did not complete a request, nor abort it: its controller is reset and the work done \
+pub const LATE: &str = "the drive did not complete a request, nor abort it: its controller is reset and the work done \
      again; look after its firmware, or replace it";
 const FATAL: &str = "the drive reports a fatal error (CSTS.CFS): its controller is reset and the work done again; look \
      after its firmware, power and cooling";
 const LOST: &str =
     "the drive has reset itself: it is set up anew and the work done again; look after its power";
-const DEAF: &str = "the drive does not answer commands for administration: its controller is reset and the work done \
+pub const DEAF: &str = "the drive does not answer commands for administration: its controller is reset and the work done \
      again; look after its firmware, or replace it";
-const ABORTED: &str = "the drive did not complete a request in 10 s: it is told to abort it";
+pub const ABORTED: &str = "the drive did not complete a request in 10 s: it is told to abort it";
 const BACK: &str = "the drive works again";
 
 /// Where a controller is in its life.
@@ -62,9 +61,9 @@ pub struct Life {
     state: State,
     /// Since when it is in that state, once somebody looked.
     since: Option<Instant>,
-    /// The last look, and milliseconds from the first to it.
-    looked: Option<Instant>,
-    age: u32,
+    /// It takes requests, and there is nothing to do for it until somebody looks after it.
+    steady: bool,
+    age: Age,
     /// When the admin command was started, in Live.
     asked: u32,
     /// When it is asked next how it fares, and what of that comes next: 0 the log page, then units.
@@ -81,8 +80,8 @@ impl Default for Life {
         Life {
             state: State::Stopping,
             since: None,
-            looked: None,
-            age: 0,
+            steady: false,
+            age: Age::default(),
             asked: 0,
             health_due: 0,
             question: 0,
@@ -96,7 +95,6 @@ impl Default for Life {
 
 impl Life {
     /// It takes requests.
-    #[inline(always)]
     pub fn is_live(&self) -> bool {
         matches!(self.state, State::Live)
     }
@@ -114,15 +112,15 @@ impl Life {
         }
     }
 
-    /// It is about to take requests.
-    pub fn is_under_way(&self) -> bool {
-        !self.is_live() && !self.is_gone()
+    /// There is nothing to do for it until somebody looks after it: it takes requests, or is not used any more.
+    #[inline(always)]
+    pub fn is_steady(&self) -> bool {
+        self.steady
     }
 
-    /// Milliseconds since it was first looked after.
-    #[inline(always)]
-    pub fn age(&self) -> u32 {
-        self.age
+    /// Whether that is so, while it takes requests.
+    pub fn set_steady(&mut self, steady: bool) {
+        self.steady = steady;
     }
 
     /// Requests aborted, and resets.
@@ -130,19 +128,15 @@ impl Life {
         (self.aborts, self.resets)
     }
 
+    /// A request is to be aborted.
+    pub fn count_abort(&mut self) {
+        self.aborts += 1;
+    }
+
     fn enter(&mut self, state: State) {
         self.state = state;
         self.since = None;
-    }
-
-    fn grow_older(&mut self, now: Instant) {
-        let passed = self.looked.map_or(0, |looked| now.nanos_since(looked) / 1_000_000);
-        self.age = self.age.wrapping_add(passed.min(LONGEST_LOOK) as u32);
-        self.looked = Some(now);
-    }
-
-    fn age_since(&self, then: u32) -> u32 {
-        self.age.wrapping_sub(then)
+        self.steady = self.is_gone();
     }
 }
 
@@ -150,9 +144,10 @@ impl Controller {
     /// Takes the next step if the controller has done the last one.
     pub fn advance(&mut self) {
         match self.life.state {
-            State::Live | State::Gone(_) => {}
+            State::Live => self.make_lines(),
+            State::Gone(_) => {}
             State::Stopping => {
-                let status = self.registers.status();
+                let status = self.pair.registers.status();
                 if status.is_absent() {
                     self.give_up(Error::Absent);
                 } else if !status.is_ready() {
@@ -160,7 +155,7 @@ impl Controller {
                 }
             }
             State::Starting => {
-                let status = self.registers.status();
+                let status = self.pair.registers.status();
                 if status.is_absent() {
                     self.give_up(Error::Absent);
                 } else if status.is_fatal() {
@@ -170,7 +165,7 @@ impl Controller {
                     self.set_up(Work::Identify, command::identify(Identify::Controller, page));
                 }
             }
-            State::SettingUp => match self.admin.take(&self.registers) {
+            State::SettingUp => match self.admin.take(&self.pair.registers) {
                 Ok(None) => {}
                 Ok(Some((work, status))) => self.was_set_up(work, status),
                 Err(error) => self.give_up(error),
@@ -180,17 +175,17 @@ impl Controller {
 
     /// It touches no memory any more.
     fn stopped(&mut self) {
-        self.take_all_back();
+        self.pair.begin_anew();
         self.admin.restart();
-        self.io.restart();
+        self.lines.say(Said::Quiet);
         let [submissions, completions] = self.admin.queue().addresses();
-        self.registers.enable(submissions, completions, self.admin.queue().entries());
+        self.pair.registers.enable(submissions, completions, self.admin.queue().entries());
         self.life.enter(State::Starting);
     }
 
     fn set_up(&mut self, work: Work, command: super::queue::Command) {
         self.life.enter(State::SettingUp);
-        self.admin.start(work, command, &self.registers);
+        self.admin.start(work, command, &self.pair.registers);
     }
 
     fn was_set_up(&mut self, work: Work, status: u16) {
@@ -198,11 +193,11 @@ impl Controller {
         if status & 0x7ff != 0 && work != Work::Queues {
             return self.give_up(Error::Refused { command: work.command(), status });
         }
-        let entries = self.io.entries();
-        let [submissions, completions] = self.io.addresses();
+        let entries = self.pair.queue.entries();
+        let [submissions, completions] = self.pair.queue.addresses();
         match work {
             Work::Identify => {
-                let shift = self.registers.capabilities().page_shift;
+                let shift = self.pair.registers.capabilities().page_shift;
                 let found = identify::Controller::read(&self.admin.page(), shift);
                 let Some(found) = found else { return self.give_up(Error::Nonsense) };
                 if !found.takes_entries() {
@@ -212,10 +207,15 @@ impl Controller {
                     return self.give_up(Error::AnotherDrive);
                 }
                 self.identity = Some(found);
-                self.set_up(Work::Queues, command::one_pair_of_queues());
+                self.set_up(Work::Queues, command::pairs_of_queues(MOST_PAIRS));
             }
             Work::Queues => {
-                let vector = self.signal.vector();
+                let granted = match status & 0x7ff {
+                    0 => command::pairs_granted(self.admin.queue().result()),
+                    _ => 1,
+                };
+                self.lines.grant(granted);
+                let vector = self.pair.signal.vector();
                 let command = command::create_completions(IO, entries, completions, vector);
                 self.set_up(Work::Completions, command);
             }
@@ -225,11 +225,11 @@ impl Controller {
             }
             _ => {
                 self.life.enter(State::Live);
-                self.signal.apply(&self.registers);
                 if self.life.resets > 0 {
                     self.note(Notice { severity: Severity::Information, text: BACK });
                 }
-                self.send_waiting();
+                self.pair.open();
+                self.make_lines();
             }
         }
     }
@@ -237,7 +237,7 @@ impl Controller {
     /// Gives the controller up if it takes too long for the step that it is at.
     pub fn check_time(&mut self, now: Instant) {
         let since = *self.life.since.get_or_insert(now);
-        let timeout = self.registers.capabilities().timeout;
+        let timeout = self.pair.registers.capabilities().timeout;
         let seconds = timeout.as_secs().max(1);
         let (limit, error) = match self.life.state {
             State::Stopping => (timeout, Error::NoReset { seconds }),
@@ -258,17 +258,19 @@ impl Controller {
             return;
         }
         let life = &mut self.life;
-        if life.age_since(life.reset_at) > RESETS_FORGOTTEN {
+        if life.age.since(life.reset_at) > RESETS_FORGOTTEN {
             life.recent_resets = 0;
         }
-        life.reset_at = life.age;
+        life.reset_at = life.age.millis();
         life.recent_resets += 1;
         if life.recent_resets > MOST_RESETS {
             return self.give_up(Error::TooManyResets);
         }
         life.resets += 1;
         life.enter(State::Stopping);
-        self.registers.disable();
+        self.pair.hold();
+        self.lines.stopping();
+        self.pair.registers.disable();
         self.note(Notice { severity: Severity::Warning, text: why });
     }
 
@@ -277,35 +279,37 @@ impl Controller {
         if self.life.is_gone() {
             return;
         }
-        self.registers.disable();
+        self.pair.registers.disable();
         // Whatever it still thinks that it has to do: it cannot reach memory.
         self.function.disable();
         self.life.enter(State::Gone(error));
-        self.end_all();
+        self.pair.end_all();
+        self.lines.say(Said::Gone);
         self.note(Notice { severity: Severity::Error, text: error.notice() });
     }
 
     /// The machine ends.
     pub fn shut_down(&mut self) {
         if self.life.is_live() {
-            self.registers.shut_down();
+            self.pair.registers.shut_down();
         }
     }
 
     /// Whether it is ready for that.
     pub fn is_shut_down(&self) -> bool {
-        let status = self.registers.status();
+        let status = self.pair.registers.status();
         !self.life.is_live() || status.is_absent() || status.is_shut_down()
     }
 
     /// Whether nobody answers any more.
     fn is_absent(&self) -> bool {
-        self.registers.is_absent() || self.function.vendor() == u16::MAX
+        self.pair.registers.is_absent() || self.function.vendor() == u16::MAX
     }
 
     /// Looks after the controller; to be called about once a second.
     pub fn watch(&mut self, now: Instant) {
-        self.life.grow_older(now);
+        self.life.age.grow(now);
+        self.pair.age = self.life.age;
         if self.life.is_gone() {
             return;
         }
@@ -313,7 +317,7 @@ impl Controller {
             self.advance();
             return self.check_time(now);
         }
-        let status = self.registers.status();
+        let status = self.pair.registers.status();
         if status.is_absent() || !status.is_ready() && self.is_absent() {
             self.give_up(Error::Absent);
         } else if status.is_fatal() {
@@ -322,17 +326,23 @@ impl Controller {
             self.begin_reset(LOST);
         } else {
             self.take_answer();
+            if !self.life.is_live() || self.heed_lines() {
+                return;
+            }
             self.look_for_late_requests();
+            if self.life.is_live() && self.lines.next().is_some() {
+                self.make_lines();
+            }
             self.ask_how_it_fares();
         }
     }
 
     /// Takes the answer to an admin command.
     fn take_answer(&mut self) {
-        match self.admin.take(&self.registers) {
+        match self.admin.take(&self.pair.registers) {
             Err(_) => return self.begin_reset(NONSENSE),
             Ok(None) => {
-                let waits = u128::from(self.life.age_since(self.life.asked));
+                let waits = u128::from(self.life.age.since(self.life.asked));
                 if !self.admin.is_idle() && waits > ADMIN_TIMEOUT.as_millis() {
                     self.begin_reset(DEAF);
                 }
@@ -348,53 +358,37 @@ impl Controller {
                 self.smart = Some(log);
             }
             Ok(Some((Work::Shape(unit), 0))) => self.note_shape(unit),
-            Ok(Some(_)) => {}
+            Ok(Some((work, status))) => self.line_was_made(work, status),
         }
     }
 
     /// Takes over the size of a namespace that may have changed.
-    fn note_shape(&mut self, unit: usize) {
+    fn note_shape(&mut self, number: usize) {
         let page = self.admin.page();
-        let Some((identity, unit)) = self.identity.as_ref().zip(self.units.get_mut(unit)) else {
+        let Some((identity, unit)) = self.identity.as_ref().zip(self.pair.units.get(number)) else {
             return;
         };
         // Half a change, or nonsense: the old shape holds until it makes sense again. With blocks of another
         // size it is another disk: the old shape holds, and requests fail.
         if let Ok(found) = Namespace::read(&page, identity)
             && found.geometry.logical_block == unit.namespace.geometry.logical_block
-            && found.geometry.sectors != unit.namespace.geometry.sectors
         {
-            unit.namespace.geometry.sectors = found.geometry.sectors;
-            unit.changed = true;
+            self.pair.resize(number, found.geometry.sectors);
+            self.lines.set_sectors(number, found.geometry.sectors);
         }
     }
 
     fn look_for_late_requests(&mut self) {
-        // What has come and was not polled is not late.
-        if !self.life.is_live() || self.io.pending() {
-            return;
-        }
-        let mut from = 0;
-        while let Some(place) = self.requests.sent(from) {
-            from = place + 1;
-            let Some(request) = self.requests.get_mut(place) else { continue };
-            let waits = self.life.age_since(request.since);
-            if waits > REQUEST_TIMEOUT + ABORT_TIMEOUT {
-                return self.begin_reset(LATE);
-            }
-            if waits > REQUEST_TIMEOUT && !request.aborted && self.admin.is_idle() {
-                request.aborted = true;
-                self.life.aborts += 1;
-                let command = command::abort(IO, self.requests.identifier(place));
-                self.ask(Work::Abort, command);
-                self.note(Notice { severity: Severity::Warning, text: ABORTED });
-            }
+        match self.pair.late(self.admin.is_idle()) {
+            Late::Nothing => {}
+            Late::Abort(cid) => self.abort(IO, cid),
+            Late::Reset => self.begin_reset(LATE),
         }
     }
 
-    fn ask(&mut self, work: Work, command: super::queue::Command) {
-        self.life.asked = self.life.age;
-        self.admin.start(work, command, &self.registers);
+    pub(super) fn ask(&mut self, work: Work, command: super::queue::Command) {
+        self.life.asked = self.life.age.millis();
+        self.admin.start(work, command, &self.pair.registers);
     }
 
     /// Asks one question of those that are due.
@@ -402,18 +396,18 @@ impl Controller {
         let life = &mut self.life;
         if !life.is_live()
             || !self.admin.is_idle()
-            || life.health_due.wrapping_sub(life.age) as i32 > 0
+            || life.health_due.wrapping_sub(life.age.millis()) as i32 > 0
         {
             return;
         }
         let page = self.admin.page().bus_address();
         let question = life.question;
         life.question += 1;
-        if question > self.units.len() {
+        if question > self.pair.units.len() {
             life.question = 0;
-            life.health_due = life.age.wrapping_add(HEALTH_INTERVAL);
+            life.health_due = life.age.millis().wrapping_add(HEALTH_INTERVAL);
         } else if let Some(unit) = question.checked_sub(1) {
-            let Some(nsid) = self.units.get(unit).map(|unit| unit.nsid) else { return };
+            let Some(nsid) = self.pair.units.get(unit).map(|unit| unit.nsid) else { return };
             self.ask(Work::Shape(unit), command::identify(Identify::Namespace(nsid), page));
         } else if self.smart.is_some() {
             self.ask(Work::Health, command::health(page, log_page::LEN));

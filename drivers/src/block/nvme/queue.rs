@@ -1,8 +1,10 @@
 //! A submission queue and its completion queue (NVMe 1.4, 4.1 and 4.6), side by side in DMA memory. What is
 //! done is told by the phase bit of completions; nothing that the device writes is used as an index.
 
+use super::Error;
 use super::registers::ControllerRegisters;
-use crate::hal::{Cells, Window};
+use crate::hal::{Arena, Cells, Window};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Bytes of an entry of the submission queue, and of the completion queue.
@@ -12,13 +14,15 @@ const COMPLETION: usize = 16;
 /// A command as it lies in the submission queue (4.2), in little-endian words of 64 bits.
 pub type Command = [u64; 8];
 
-/// A completion (4.6), without its result.
+/// A completion (4.6), without its result ([`Queue::result`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Identifier of the command.
     pub cid: u16,
     /// Status field: type, code, and whether to retry; without the phase bit.
     pub status: u16,
+    /// The submission queue that the command came from.
+    pub queue: u16,
 }
 
 /// A pair of queues.
@@ -36,6 +40,8 @@ pub struct Queue {
     /// Completions that were taken, in all; and what of this the device was told.
     taken: u32,
     told_taken: u32,
+    /// The same since it was made first.
+    completed: u64,
     tail_doorbell: usize,
     head_doorbell: usize,
 }
@@ -67,11 +73,27 @@ impl Queue {
             told_tail: 0,
             taken: 0,
             told_taken: 0,
+            completed: 0,
             tail_doorbell: registers.doorbell(id, false),
             head_doorbell: registers.doorbell(id, true),
         };
         queue.restart();
         Some(queue)
+    }
+
+    /// Pair number `id`, in memory of `arena` that is noted in `memory`.
+    pub fn alloc(
+        id: u16,
+        entries: u16,
+        registers: &ControllerRegisters,
+        arena: &mut Arena,
+        memory: &mut Vec<Window>,
+    ) -> Result<Self, Error> {
+        let page = 1 << registers.capabilities().page_shift;
+        let bytes = Queue::bytes(entries, page);
+        let window = arena.alloc(bytes, page).ok_or(Error::NoMemory { bytes })?;
+        memory.push(window);
+        Queue::new(id, entries, page, window, registers).ok_or(Error::NoMemory { bytes })
     }
 
     /// Entries of each of the two.
@@ -129,13 +151,29 @@ impl Queue {
     pub fn take(&mut self) -> Option<Entry> {
         let upper = self.upper()?;
         self.taken = self.taken.wrapping_add(1);
-        Some(Entry { cid: (upper >> 32) as u16, status: (upper >> 49) as u16 })
+        Some(Entry {
+            cid: (upper >> 32) as u16,
+            status: (upper >> 49) as u16,
+            queue: (upper >> 16) as u16,
+        })
+    }
+
+    /// The first word of the completion that was taken last: the result of an admin command.
+    pub fn result(&self) -> u32 {
+        self.completions.load(2 * self.taken.wrapping_sub(1) as usize) as u32
+    }
+
+    /// Completions so far of which the device was told, whatever became of it meanwhile.
+    pub fn completed(&self) -> u64 {
+        self.completed
     }
 
     /// Gives the device the entries back that were taken, if they are `least` or more.
     #[inline(always)]
     pub fn give_back(&mut self, least: u32, registers: &ControllerRegisters) {
-        if self.taken.wrapping_sub(self.told_taken) >= least {
+        let fresh = self.taken.wrapping_sub(self.told_taken);
+        if fresh >= least {
+            self.completed += u64::from(fresh);
             self.told_taken = self.taken;
             registers.ring(self.head_doorbell, self.taken as u16 & (self.entries - 1));
         }

@@ -105,8 +105,8 @@ pub struct ControllerRegisters {
 }
 
 impl ControllerRegisters {
-    /// Maps the registers, with doorbells of queue 0 and 1.
-    pub fn map(bar: Bar, platform: &mut dyn Platform) -> Result<Self, Error> {
+    /// Maps the registers, with doorbells of queues 0 to `last`.
+    pub fn map(bar: Bar, last: u16, platform: &mut dyn Platform) -> Result<Self, Error> {
         let mut map = |len: usize| {
             let address = bar.range(0, len as u64).ok_or(Error::NoRegisters)?;
             platform.map_registers(address, len).ok_or(Error::NoRegisters)
@@ -114,7 +114,7 @@ impl ControllerRegisters {
         let first = map(DOORBELLS)?;
         let cap = u64::from(first.read32(CAP + 4)) << 32 | u64::from(first.read32(CAP));
         let capabilities = Capabilities::of(cap)?;
-        let registers = map(DOORBELLS + 4 * capabilities.stride)?;
+        let registers = map(DOORBELLS + 2 * (usize::from(last) + 1) * capabilities.stride)?;
         let version = registers.read32(VERSION);
         if version == ALL_ONES {
             return Err(Error::Absent);

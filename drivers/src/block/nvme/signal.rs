@@ -46,6 +46,22 @@ impl Signal {
         Signal { source, interrupt, wanted: false }
     }
 
+    /// The interrupt of another core's queue, by vector `index` of MSI-X; None if the function has no such one.
+    pub fn of_vector(
+        function: &Function<'_>,
+        bars: &Bars,
+        platform: &mut dyn Platform,
+        index: u16,
+        interrupt: &mut dyn FnMut() -> Option<Interrupt>,
+    ) -> Option<Signal> {
+        let mut msix = Msix::one_entry(function, bars, platform, index)?;
+        let interrupt = interrupt()?;
+        let routed = msix.route(0, &interrupt);
+        msix.set_masked(0, true);
+        let source = Source::Msix(msix, 0);
+        routed.then_some(Signal { source, interrupt: Some(interrupt), wanted: false })
+    }
+
     /// The vector that a completion queue is to raise.
     pub fn vector(&self) -> Option<u16> {
         match self.source {
@@ -70,6 +86,11 @@ impl Signal {
             Source::Msix(msix, vector) => msix.set_masked(*vector, !self.wanted),
             Source::Msi => registers.set_interrupts(self.wanted),
         }
+    }
+
+    /// What is raised.
+    pub fn interrupt(&self) -> Option<Interrupt> {
+        self.interrupt
     }
 
     /// Whether it can wake a halted core.

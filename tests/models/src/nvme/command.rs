@@ -10,6 +10,7 @@ const INVALID_OPCODE: u16 = 0x4001;
 const INVALID_FIELD: u16 = 0x4002;
 const ABORTED: u16 = 0x0007;
 const INVALID_NAMESPACE: u16 = 0x400b;
+const SEQUENCE: u16 = 0x400c;
 const OUT_OF_RANGE: u16 = 0x4080;
 const WRITE_PROTECTED: u16 = 0x4020;
 const INVALID_QUEUE: u16 = 0x4101;
@@ -109,7 +110,9 @@ impl Nvme {
         }
         let (id, entries) = (command.ten[0] as u16, (command.ten[0] >> 16) + 1);
         match command.opcode {
-            0x01 | 0x05 if id == 0 => return Err(Status(INVALID_QUEUE)),
+            0x01 | 0x05 if id == 0 || id > self.granted.max(1) => {
+                return Err(Status(INVALID_QUEUE));
+            }
             0x01 | 0x05 if entries < 2 || entries > self.settings.entries => {
                 return Err(Status(INVALID_SIZE));
             }
@@ -142,10 +145,23 @@ impl Nvme {
             0x06 => self.identify(command, machine),
             // Bit 0: it was not aborted.
             0x08 => Ok(u32::from(!self.held.contains(&(id, (command.ten[0] >> 16) as u16)))),
-            // Number of queues: one pair, whatever is asked; other features are taken.
+            0x09 if command.ten[0] & 0xff == 7 => self.grant(command.ten[1]),
+            // Other features are taken.
             0x09 | 0x0a => Ok(0),
             _ => Err(Status(INVALID_OPCODE)),
         }
+    }
+
+    /// Number of queues: asked is for as many less one, of submissions in the lower half.
+    fn grant(&mut self, asked: u32) -> Result<u32, Status> {
+        if self.submissions.len() > 1 || self.completions.len() > 1 {
+            self.complain("the number of queues is set while there are some");
+            return Err(Status(SEQUENCE));
+        }
+        let pairs = u32::from(self.settings.pairs.max(1)) - 1;
+        let granted = (asked & 0xffff).min(asked >> 16).min(pairs);
+        self.granted = granted as u16 + 1;
+        Ok(granted << 16 | granted)
     }
 
     fn log_page(&mut self, command: &Command, machine: &mut dyn Machine) -> Result<u32, Status> {

@@ -56,6 +56,10 @@ pub enum Fault {
     RefusesAdmin(u8),
     /// Commands on the admin queue are not answered.
     DeafAdmin,
+    /// The completion of the next I/O command is written to this completion queue, whichever its own is.
+    CompletesIn(u16),
+    /// The completion of the next I/O command says that it was of this submission queue.
+    NamesQueue(u16),
 }
 
 /// What kind of controller it is.
@@ -81,6 +85,8 @@ pub struct Config {
     pub health: bool,
     /// Vectors of MSI-X; 0: it has MSI.
     pub vectors: u16,
+    /// Pairs of I/O queues that it grants.
+    pub pairs: u16,
     /// Its namespaces.
     pub namespaces: Vec<Shape>,
 }
@@ -98,7 +104,8 @@ impl Default for Config {
             volatile_cache: true,
             lists_namespaces: true,
             health: true,
-            vectors: 2,
+            vectors: 5,
+            pairs: 4,
             namespaces: vec![Shape::new(1, 4096, 9)],
         }
     }
@@ -118,8 +125,12 @@ pub struct Nvme {
     completion_base: u64,
     submissions: BTreeMap<u16, Submissions>,
     completions: BTreeMap<u16, Completions>,
+    /// I/O commands, by submission queue, whatever became of the queue meanwhile.
+    pub done_by: BTreeMap<u16, u64>,
     /// Commands that are never completed: queue and identifier.
     held: Vec<(u16, u16)>,
+    /// Pairs that were granted; 0 before anybody asked.
+    granted: u16,
     /// Kelvin.
     pub temperature: u16,
     /// Critical Warning.
@@ -159,7 +170,9 @@ impl Nvme {
             completion_base: 0,
             submissions: BTreeMap::new(),
             completions: BTreeMap::new(),
+            done_by: BTreeMap::new(),
             held: Vec::new(),
+            granted: 0,
             temperature: 310,
             warnings: 0,
             complaints: Vec::new(),
@@ -272,6 +285,7 @@ impl Nvme {
         self.submissions.clear();
         self.completions.clear();
         self.held.clear();
+        self.granted = 0;
         self.masked = 0;
         self.faults.retain(|&fault| fault != Fault::Fatal);
     }
@@ -349,6 +363,7 @@ impl Nvme {
                     break;
                 };
                 self.commands += 1;
+                *self.done_by.entry(id).or_default() += 1;
                 let cid = u16::from_le_bytes([command[2], command[3]]);
                 let Some((status, result)) = self.execute(id, &command, machine) else { continue };
                 let mut done = Completion { result, queue: id, head, cid, status };
@@ -358,6 +373,19 @@ impl Nvme {
                         _ => None,
                     };
                     done.cid = cid.wrapping_add(self.once(another).unwrap_or(0));
+                    let queue = |fault| match fault {
+                        Fault::NamesQueue(queue) => Some(queue),
+                        _ => None,
+                    };
+                    done.queue = self.once(queue).unwrap_or(id);
+                    let elsewhere = |fault| match fault {
+                        Fault::CompletesIn(queue) => Some(queue),
+                        _ => None,
+                    };
+                    if let Some(elsewhere) = self.once(elsewhere) {
+                        self.post(elsewhere, done, machine);
+                        continue;
+                    }
                     let twice = |fault| (fault == Fault::CompletesTwice).then_some(());
                     if self.once(twice).is_some() {
                         self.post(to, done, machine);

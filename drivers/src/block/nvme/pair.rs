@@ -1,0 +1,442 @@
+//! A pair of I/O queues as the loop that has it uses it: requests of all namespaces go out, completions come in. When
+//! it flows, and what becomes of its requests when the controller is reset, is told by whoever has it: the owner of
+//! the controller (`life`), or the loop of another core (`core_queue`).
+
+use super::Error;
+use super::age::Age;
+use super::command::{self, Outcome, Transfer};
+use super::identify::Namespace;
+use super::prp::{LIST_BYTES, Lists};
+use super::queue::{Command, Entry, Queue};
+use super::registers::ControllerRegisters;
+use super::requests::{MOST, Requests};
+use super::signal::Signal;
+use crate::hal::{
+    Arena, Completion, DiskError, Features, Geometry, Operation, Request, SubmitError, Window,
+};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// Entries of each of the two queues at most: one more than there are places for requests.
+const MOST_ENTRIES: u32 = MOST as u32 + 1;
+/// Times that a request is sent again.
+const MOST_TRIES: u8 = 3;
+/// A request is aborted after this time, and the controller reset when it has not ended so much later.
+const REQUEST_TIMEOUT: u32 = 10_000;
+const ABORT_TIMEOUT: u32 = 5_000;
+
+const SECTOR_SHIFT: u32 = 9;
+
+/// What is kept of a namespace.
+pub struct Unit {
+    pub nsid: u32,
+    pub namespace: Namespace,
+    /// Most requests that it may have under way; and how many it has, until they are polled.
+    depth: u16,
+    taken: u16,
+    /// Ended, and not polled yet.
+    done: VecDeque<Completion>,
+    /// Its size has changed since somebody asked.
+    pub changed: bool,
+}
+
+/// What becomes of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    /// They go to the controller.
+    Open,
+    /// They wait until it takes them.
+    Held,
+    /// They fail: it is not used any more.
+    Ended,
+}
+
+/// The controller has completed what it was not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nonsense;
+
+/// What is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    Nothing,
+    /// The command of this identifier is to be aborted.
+    Abort(u16),
+    /// One that did not end when it was aborted: the controller is to be reset.
+    Reset,
+}
+
+/// A pair of I/O queues.
+pub struct Pair {
+    id: u16,
+    pub registers: ControllerRegisters,
+    pub queue: Queue,
+    pub signal: Signal,
+    pub age: Age,
+    flow: Flow,
+    requests: Requests,
+    lists: Lists,
+    pub units: Vec<Unit>,
+}
+
+impl Pair {
+    /// Pair number `id`, with memory of `arena` that is noted in `memory`. Its requests wait.
+    pub fn new(
+        id: u16,
+        registers: ControllerRegisters,
+        signal: Signal,
+        arena: &mut Arena,
+        memory: &mut Vec<Window>,
+    ) -> Result<Pair, Error> {
+        let capabilities = registers.capabilities();
+        let page = 1 << capabilities.page_shift;
+        let entries = 1u16 << capabilities.entries.min(MOST_ENTRIES).ilog2();
+        let queue = Queue::alloc(id, entries, &registers, arena, memory)?;
+        let bytes = usize::from(entries) * LIST_BYTES;
+        let lists = arena.alloc(bytes, page).ok_or(Error::NoMemory { bytes })?;
+        memory.push(lists);
+        let lists = Lists::new(&lists, entries.into(), page as u64);
+        Ok(Pair {
+            id,
+            registers,
+            queue,
+            signal,
+            age: Age::default(),
+            flow: Flow::Held,
+            requests: Requests::new(entries - 1),
+            lists: lists.ok_or(Error::NoMemory { bytes })?,
+            units: Vec::new(),
+        })
+    }
+
+    /// Shares the places for requests out to the namespaces.
+    pub fn share_out(&mut self, units: impl ExactSizeIterator<Item = (u32, Namespace)>) {
+        let depth = (self.requests.capacity() / units.len().max(1) as u16).max(1);
+        let unit = |(nsid, namespace)| {
+            let done = VecDeque::with_capacity(depth.into());
+            Unit { nsid, namespace, depth, taken: 0, done, changed: false }
+        };
+        self.units = units.map(unit).collect();
+    }
+
+    /// Most requests that a unit may have under way.
+    pub fn depth(&self, unit: usize) -> usize {
+        self.units.get(unit).map_or(0, |unit| unit.depth.into())
+    }
+
+    pub fn geometry(&self, unit: usize) -> Geometry {
+        self.units.get(unit).map_or(Geometry::ABSENT, |unit| unit.namespace.geometry)
+    }
+
+    /// Takes a request of a unit, or refuses it.
+    #[inline(always)]
+    pub fn submit(&mut self, unit: usize, request: &Request) -> Result<(), SubmitError> {
+        match request.operation {
+            Operation::Read => self.transfer(unit, request, Transfer::Read),
+            Operation::Write => self.transfer(unit, request, Transfer::Write),
+            Operation::WriteThrough => self.transfer(unit, request, Transfer::WriteThrough),
+            _ => self.other(unit, request),
+        }
+    }
+
+    /// A request with data.
+    #[inline(always)]
+    fn transfer(
+        &mut self,
+        number: usize,
+        request: &Request,
+        kind: Transfer,
+    ) -> Result<(), SubmitError> {
+        let unit = self.units.get(number).ok_or(SubmitError::Unsupported)?;
+        let geometry = &unit.namespace.geometry;
+        if kind != Transfer::Read && geometry.features.contains(Features::READ_ONLY) {
+            return Err(SubmitError::Unsupported);
+        }
+        let bytes = request.data.len();
+        if !bytes.is_multiple_of(1 << SECTOR_SHIFT) || bytes > geometry.max_transfer as usize {
+            return Err(SubmitError::Range);
+        }
+        let (block, count) = blocks(geometry, request.sector, (bytes >> SECTOR_SHIFT) as u64)?;
+        let nsid = unit.nsid;
+        let place = self.place(number).ok_or(SubmitError::Full)?;
+        let prps = self.lists.describe(place.into(), request.data.bus_address(), bytes);
+        let prps = prps.ok_or(SubmitError::Range)?;
+        self.start(number, request.tag, command::transfer(kind, nsid, block, count, prps));
+        Ok(())
+    }
+
+    /// A request without data.
+    #[inline(never)]
+    fn other(&mut self, number: usize, request: &Request) -> Result<(), SubmitError> {
+        let unit = self.units.get(number).ok_or(SubmitError::Unsupported)?;
+        let (nsid, namespace) = (unit.nsid, unit.namespace);
+        let geometry = &namespace.geometry;
+        let features = geometry.features;
+        let can =
+            |feature| match features.contains(feature) && !features.contains(Features::READ_ONLY) {
+                true => Ok(()),
+                false => Err(SubmitError::Unsupported),
+            };
+        let within = |sectors: u32, most: u32| match sectors <= most {
+            true => blocks(geometry, request.sector, sectors.into()),
+            false => Err(SubmitError::Range),
+        };
+        let place = self.place(number).ok_or(SubmitError::Full);
+        let command = match request.operation {
+            // What it completes is durable.
+            Operation::Flush if !features.contains(Features::VOLATILE_CACHE) => {
+                place?;
+                self.end_at_once(number, request.tag);
+                return Ok(());
+            }
+            Operation::Flush => command::flush(nsid),
+            Operation::Discard { sectors } => {
+                can(Features::DISCARD)?;
+                let (block, count) = within(sectors, geometry.max_discard_sectors)?;
+                let place = usize::from(place?);
+                self.lists.put(place, &command::range(block, count));
+                command::deallocate(nsid, self.lists.address(place))
+            }
+            Operation::WriteZeroes { sectors, unmap } => {
+                can(Features::WRITE_ZEROES)?;
+                let (block, count) = within(sectors, geometry.max_write_zeroes_sectors)?;
+                let deallocate = unmap && namespace.deallocates_zeroes;
+                command::write_zeroes(nsid, block, count, deallocate)
+            }
+            Operation::Read | Operation::Write | Operation::WriteThrough => {
+                return Err(SubmitError::Unsupported);
+            }
+        };
+        place?;
+        self.start(number, request.tag, command);
+        Ok(())
+    }
+
+    /// The place that the next request of a unit gets; None if it has as many under way as it may.
+    #[inline(always)]
+    fn place(&self, unit: usize) -> Option<u16> {
+        let state = self.units.get(unit)?;
+        if state.taken < state.depth { self.requests.next() } else { None }
+    }
+
+    /// Starts a request of `unit` in the place that [`Pair::place`] said.
+    #[inline(always)]
+    fn start(&mut self, unit: usize, tag: u64, command: Command) {
+        let Some(state) = self.units.get_mut(unit) else { return };
+        state.taken += 1;
+        if let Some(place) = self.requests.put(unit as u16, tag, command) {
+            match self.flow {
+                Flow::Open => self.send(place),
+                Flow::Held => {}
+                Flow::Ended => self.end(place, Err(DiskError::Broken)),
+            }
+        }
+    }
+
+    /// Ends a request of `unit` that the device has nothing to do for.
+    fn end_at_once(&mut self, unit: usize, tag: u64) {
+        let broken = self.flow == Flow::Ended;
+        let result = if broken { Err(DiskError::Broken) } else { Ok(()) };
+        if let Some(state) = self.units.get_mut(unit) {
+            state.taken += 1;
+            state.done.push_back(Completion { tag, result });
+        }
+    }
+
+    /// Puts the command of a place into the queue.
+    #[inline(always)]
+    fn send(&mut self, place: u16) {
+        let age = self.age.millis();
+        if let Some((command, cid)) = self.requests.send(place, age) {
+            self.queue.push(&command::with_identifier(*command, cid));
+        }
+    }
+
+    /// Tells the device of what was started.
+    #[inline(always)]
+    pub fn tell(&mut self) {
+        if self.flow == Flow::Open {
+            self.queue.tell(&self.registers);
+        }
+    }
+
+    /// The next completion of a unit.
+    #[inline(always)]
+    pub fn poll(&mut self, unit: usize) -> Result<Option<Completion>, Nonsense> {
+        let Some(state) = self.units.get_mut(unit) else { return Ok(None) };
+        if let Some(done) = state.done.pop_front() {
+            state.taken -= 1;
+            return Ok(Some(done));
+        }
+        if self.flow != Flow::Open {
+            return Ok(None);
+        }
+        while let Some(entry) = self.queue.take() {
+            let own = entry.queue == self.id;
+            let place = if own { self.requests.find(entry.cid) } else { None };
+            // Half of the entries are held back, so that the device is told once for many.
+            self.queue.give_back(u32::from(self.queue.entries() / 2), &self.registers);
+            match place {
+                Some(place) if entry.status & 0x7ff == 0 => {
+                    let Some((whose, tag)) = self.requests.end(place) else { continue };
+                    let completion = Completion { tag, result: Ok(()) };
+                    if usize::from(whose) == unit {
+                        self.units[unit].taken -= 1;
+                        return Ok(Some(completion));
+                    }
+                    self.deliver(whose, completion);
+                }
+                Some(place) => {
+                    self.failed(place, entry);
+                    if let Some(done) = self.ended(unit) {
+                        return Ok(Some(done));
+                    }
+                }
+                None => {
+                    // Nothing that it says counts until it is set up anew.
+                    self.hold();
+                    return Err(Nonsense);
+                }
+            }
+        }
+        self.queue.give_back(1, &self.registers);
+        Ok(None)
+    }
+
+    /// Of a completion that came for another unit, or all at once.
+    pub fn ended(&mut self, unit: usize) -> Option<Completion> {
+        let state = self.units.get_mut(unit)?;
+        let done = state.done.pop_front()?;
+        state.taken -= 1;
+        Some(done)
+    }
+
+    #[cold]
+    fn failed(&mut self, place: u16, entry: Entry) {
+        let tries = self.requests.get(place).map_or(MOST_TRIES, |request| request.tries);
+        match Outcome::of(entry.status) {
+            Outcome::Again if tries < MOST_TRIES => {
+                self.requests.take_back(place);
+                self.send(place);
+                self.tell();
+            }
+            Outcome::Again => self.end(place, Err(DiskError::Io)),
+            Outcome::Failed(error) => self.end(place, Err(error)),
+            Outcome::Done => self.end(place, Ok(())),
+        }
+    }
+
+    /// Ends a request; its unit polls it later.
+    fn end(&mut self, place: u16, result: Result<(), DiskError>) {
+        if let Some((whose, tag)) = self.requests.end(place) {
+            self.deliver(whose, Completion { tag, result });
+        }
+    }
+
+    fn deliver(&mut self, whose: u16, completion: Completion) {
+        if let Some(state) = self.units.get_mut(usize::from(whose)) {
+            state.done.push_back(completion);
+        }
+    }
+
+    /// From now on requests wait: the controller is about to stop.
+    pub fn hold(&mut self) {
+        if self.flow == Flow::Open {
+            self.flow = Flow::Held;
+        }
+    }
+
+    /// The queues are as new, and the requests that the controller had wait again; those that were sent too often end.
+    /// The controller must have stopped: it touches no memory.
+    pub fn begin_anew(&mut self) {
+        let mut from = 0;
+        while let Some(place) = self.requests.sent(from) {
+            self.requests.take_back(place);
+            if self.requests.get(place).is_some_and(|request| request.tries > MOST_TRIES) {
+                self.end(place, Err(DiskError::Io));
+            }
+            from = place + 1;
+        }
+        self.queue.restart();
+    }
+
+    /// The controller has the queues: all that waits is sent.
+    pub fn open(&mut self) {
+        self.flow = Flow::Open;
+        self.signal.apply(&self.registers);
+        let mut from = 0;
+        while let Some(place) = self.requests.waiting(from) {
+            self.send(place);
+            from = place + 1;
+        }
+        self.tell();
+    }
+
+    /// Ends all requests, and all that will come: the controller must not be able to touch their memory any more.
+    pub fn end_all(&mut self) {
+        self.flow = Flow::Ended;
+        for place in 0..self.requests.capacity() {
+            if self.requests.sent(place) == Some(place)
+                || self.requests.waiting(place) == Some(place)
+            {
+                self.end(place, Err(DiskError::Broken));
+            }
+        }
+    }
+
+    /// Whether there is a completion of a unit, or of any other.
+    pub fn pending(&self, unit: usize) -> bool {
+        let done = self.units.get(unit).is_some_and(|unit| !unit.done.is_empty());
+        done || self.flow == Flow::Open && self.queue.pending()
+    }
+
+    /// What is late; `may_abort` if there is room for one command that aborts another.
+    pub fn late(&mut self, may_abort: bool) -> Late {
+        // What has come and was not polled is not late.
+        if self.flow != Flow::Open || self.queue.pending() {
+            return Late::Nothing;
+        }
+        let (mut from, mut found) = (0, Late::Nothing);
+        while let Some(place) = self.requests.sent(from) {
+            from = place + 1;
+            let Some(request) = self.requests.get_mut(place) else { continue };
+            let waits = self.age.since(request.since);
+            if waits > REQUEST_TIMEOUT + ABORT_TIMEOUT {
+                return Late::Reset;
+            }
+            let free = may_abort && found == Late::Nothing;
+            if waits > REQUEST_TIMEOUT && !request.aborted && free {
+                request.aborted = true;
+                found = Late::Abort(self.requests.identifier(place));
+            }
+        }
+        found
+    }
+
+    /// Takes over the size of a namespace.
+    pub fn resize(&mut self, unit: usize, sectors: u64) {
+        if let Some(unit) = self.units.get_mut(unit)
+            && unit.namespace.geometry.sectors != sectors
+        {
+            unit.namespace.geometry.sectors = sectors;
+            unit.changed = true;
+        }
+    }
+
+    /// Whether a unit's size has changed since somebody asked.
+    pub fn take_changed(&mut self, unit: usize) -> bool {
+        self.units.get_mut(unit).is_some_and(|unit| core::mem::take(&mut unit.changed))
+    }
+}
+
+/// First block and number of blocks, if `sectors` sectors from `sector` on are on the disk and in whole blocks.
+#[inline(always)]
+fn blocks(geometry: &Geometry, sector: u64, sectors: u64) -> Result<(u64, u32), SubmitError> {
+    let shift = geometry.logical_block.trailing_zeros() - SECTOR_SHIFT;
+    let aligned = (sector | sectors) & ((1 << shift) - 1) == 0;
+    let end = sector.checked_add(sectors).ok_or(SubmitError::Range)?;
+    if sectors == 0 || !aligned || end > geometry.sectors {
+        return Err(SubmitError::Range);
+    }
+    let count = u32::try_from(sectors >> shift).map_err(|_| SubmitError::Range)?;
+    Ok((sector >> shift, count))
+}
