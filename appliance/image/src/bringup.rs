@@ -85,7 +85,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     let mut watchdog = None;
     if pci.has_host_bridge() {
         let pci = &*Box::leak(Box::new(pci));
-        inventory.scan_pci(pci);
+        pci.roots().for_each(|(segment, roots)| inventory.scan_segment(segment, roots, pci));
         watchdog = platform::watchdog::find(pci, &mut devices);
     } else {
         inventory.scan_virtio_mmio(&virtio_slots, &mut devices);

@@ -119,6 +119,7 @@ pub fn bring_up(
     // SAFETY: memory below 4 GiB is mapped one to one (page 0 apart, where no table lies); firmware
     // does not write its tables any more.
     let acpi = unsafe { Tables::new(boot.rsdp) };
+    power::know(acpi);
     let log = start_log(clock);
     let build_id = image::build_id();
     let build = format!("isthmus {} ({}), build {build_id}", env!("CARGO_PKG_VERSION"), commit());
