@@ -114,13 +114,15 @@ pub fn bring_up(
     let ids = cores::check(&clock)?;
     let spare =
         ids.into_iter().zip(1..).map(|(id, core)| cores::Spare { core, id, apic, clock, timer });
-    let spare = spare.collect();
+    let spare: Vec<cores::Spare> = spare.collect();
 
     // SAFETY: memory below 4 GiB is mapped one to one (page 0 apart, where no table lies); firmware
     // does not write its tables any more.
     let acpi = unsafe { Tables::new(boot.rsdp) };
     power::know(acpi);
     let log = start_log(clock);
+    let mode = if apic == Apic::Msr { "x2APIC" } else { "xAPIC" };
+    log::info!("processors: {}, by {mode}", spare.len() + 1);
     let build_id = image::build_id();
     let build = format!("isthmus {} ({}), build {build_id}", env!("CARGO_PKG_VERSION"), commit());
     let crash = last_words::prepare(last_words::Facts {
