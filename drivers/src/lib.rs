@@ -14,6 +14,7 @@ pub mod fw_cfg;
 pub mod hal;
 pub mod inventory;
 pub mod ntb;
+pub mod iommu;
 pub mod pci;
 pub mod rapidio;
 pub mod registry;

@@ -12,6 +12,7 @@ mod idt;
 mod image;
 mod interrupts;
 mod io_apic;
+mod iommu;
 pub mod last_act;
 pub mod last_words;
 mod machine;
@@ -135,6 +136,7 @@ pub fn bring_up(
         log,
         build: build.leak(),
     });
+    iommu::turn_off(acpi.as_ref(), &boot.memory, &clock, &mut devices.arena);
     let pci = ConfigSpace::detect(acpi.as_ref(), |address, len| {
         // SAFETY: ACPI says that configuration space lies there, and no memory does.
         let map = || unsafe { paging::map_registers(address, len, &mut devices.arena) };
