@@ -35,6 +35,8 @@ pub const NETWORK: u32 = 1;
 pub const BLOCK: u32 = 2;
 /// A source of entropy.
 pub const ENTROPY: u32 = 4;
+/// The operator's console.
+pub const CONSOLE: u32 = 3;
 /// A SCSI host adapter.
 pub const SCSI: u32 = 8;
 

@@ -20,6 +20,7 @@ mod paging;
 mod pci;
 mod ports;
 pub mod power;
+mod screen;
 mod timer;
 pub mod uart;
 mod virtio_slots;
@@ -59,7 +60,6 @@ pub fn commit() -> &'static str {
 }
 
 /// The machine, brought up.
-#[derive(Debug)]
 pub struct Bringup {
     /// What the loop needs.
     pub machine: Pc,
@@ -87,7 +87,10 @@ pub fn bring_up(
 ) -> Result<Bringup, String> {
     x86_64::instructions::interrupts::disable();
     drivers::hal::detect_avx();
-    let uart = Uart::take();
+    // SAFETY: memory below 4 GiB is mapped one to one (page 0 apart, where no table lies); firmware
+    // does not write its tables any more.
+    let acpi = unsafe { Tables::new(boot.rsdp) };
+    let uart = Uart::take(acpi.as_ref().and_then(Tables::console_port));
     std::panic::set_hook(Box::new(report_panic));
     exceptions::take();
     let apic = Apic::detect();
@@ -117,11 +120,11 @@ pub fn bring_up(
         ids.into_iter().zip(1..).map(|(id, core)| cores::Spare { core, id, apic, clock, timer });
     let spare: Vec<cores::Spare> = spare.collect();
 
-    // SAFETY: memory below 4 GiB is mapped one to one (page 0 apart, where no table lies); firmware
-    // does not write its tables any more.
-    let acpi = unsafe { Tables::new(boot.rsdp) };
     power::know(acpi);
     let log = start_log(clock);
+    if let Some(screen) = boot.screen() {
+        show_on(screen, &boot.memory, &mut devices.arena);
+    }
     let mode = if apic == Apic::Msr { "x2APIC" } else { "xAPIC" };
     log::info!("processors: {}, by {mode}", spare.len() + 1);
     let build_id = image::build_id();
@@ -144,7 +147,7 @@ pub fn bring_up(
     });
     let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
     timer.start();
-    let machine = Pc { clock, timer, apic, uart, acpi, started };
+    let machine = Pc { clock, timer, apic, uart, console: None, acpi, started };
     Ok(Bringup { machine, devices, pci, virtio_slots, spare, protection, crash, build_id })
 }
 
@@ -159,6 +162,19 @@ fn arena(boot: &BootInfo) -> Result<(Arena, Window), String> {
     let parts = rest.and_then(|rest| all.slice(RECORD_LEN, rest).zip(all.slice(0, RECORD_LEN)));
     let (arena, record) = parts.ok_or("no memory for DMA: give the machine more")?;
     Ok((Arena::new(arena), record))
+}
+
+/// Shows on a screen what goes to the console, if it may.
+fn show_on(screen: boot::Screen, memory: &MemoryMap, arena: &mut Arena) {
+    /// Text of a PC.
+    const TEXT: u64 = 0xb_8000;
+    let len = (screen.pitch as usize).saturating_mul(screen.height as usize);
+    let free = screen.text && screen.address == TEXT && len <= 0x8000
+        || !screen.text && is_of_device(memory, screen.address, len);
+    // SAFETY: checked; the screen is nobody else's.
+    if !free || !unsafe { screen::take(screen, arena) } {
+        log::warn!("screen at {:#x}: it makes no sense, and is not used", screen.address);
+    }
 }
 
 /// Bytes of memory that the machine has, the arena included.
