@@ -1,6 +1,7 @@
 //! A device that was found and has a driver, and is not set up yet.
 
 use crate::block::Opened;
+use crate::console::ConsoleLine;
 use crate::dma::Channel;
 use crate::entropy::EntropySource;
 use crate::ethernet::WantedMtu;
@@ -179,6 +180,17 @@ impl Device {
     ) -> Result<Box<dyn EntropySource>, OpenError> {
         match self.driver.open {
             Open::Entropy(open) => open(self, platform),
+            _ => Err(WrongClass.into()),
+        }
+    }
+
+    /// Sets a console up.
+    pub fn open_console(
+        self,
+        platform: &mut dyn Platform,
+    ) -> Result<Box<dyn ConsoleLine>, OpenError> {
+        match self.driver.open {
+            Open::Console(open) => open(self, platform),
             _ => Err(WrongClass.into()),
         }
     }

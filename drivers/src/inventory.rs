@@ -6,6 +6,7 @@ use crate::pci::Function;
 use crate::registry::{Class, Driver, Id};
 use crate::virtio::{self, Slot};
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 /// A device that no driver takes, for show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl Unclaimed {
                 0x1004 | 0x1048 => "virtio SCSI controller",
                 0x1005 | 0x1044 => "virtio entropy source",
                 0x1009 | 0x1049 => "virtio file system (9P)",
-                0x1043 | 0x1003 => "virtio console",
+                0x1003 | 0x1043 => "virtio console",
                 0x1002 | 0x1045 => "virtio memory balloon",
                 0x1053 => "virtio socket device",
                 0x105a => "virtio file system",
@@ -92,10 +93,20 @@ impl Inventory {
         self.devices.extract_if(.., |device| device.class() == class).collect()
     }
 
-    /// Looks at all functions of PCI segment 0.
+    /// Looks at all functions of PCI segment 0 that are on its bus 0, or behind bridges there.
     pub fn scan_pci(&mut self, access: &'static (dyn ConfigRegionAccess + Sync)) {
+        self.scan_segment(0, 0..=0, access);
+    }
+
+    /// Looks at all functions of a segment that are on the buses `roots`, or behind bridges there.
+    pub fn scan_segment(
+        &mut self,
+        segment: u16,
+        roots: RangeInclusive<u8>,
+        access: &'static (dyn ConfigRegionAccess + Sync),
+    ) {
         const ISA_BRIDGE: u32 = 0x0601;
-        let functions = crate::pci::scan(0, access);
+        let functions = crate::pci::scan(segment, roots, access);
         let slot = |address: PciAddress| (address.bus(), address.device());
         let bridges = functions.iter().filter(|one| one.class() >> 8 == ISA_BRIDGE);
         let chipset: Vec<(u8, u8)> = bridges.map(|bridge| slot(bridge.address())).collect();

@@ -6,6 +6,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod block;
+pub mod console;
 pub mod device;
 pub mod dma;
 pub mod entropy;
@@ -13,6 +14,7 @@ pub mod ethernet;
 pub mod fw_cfg;
 pub mod hal;
 pub mod inventory;
+pub mod iommu;
 pub mod ntb;
 pub mod pci;
 pub mod rapidio;

@@ -2,6 +2,7 @@
 //! and a line here; nobody above knows it by name.
 
 use crate::block::{self, Opened};
+use crate::console::{self, ConsoleLine};
 use crate::device::Device;
 #[cfg(feature = "ntb")]
 use crate::dma;
@@ -61,6 +62,8 @@ pub enum Open {
     Dma(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Vec<Box<dyn Channel>>, OpenError>),
     /// A source of entropy.
     Entropy(fn(Device, &mut dyn Platform) -> Result<Box<dyn EntropySource>, OpenError>),
+    /// The operator's console.
+    Console(fn(Device, &mut dyn Platform) -> Result<Box<dyn ConsoleLine>, OpenError>),
     /// A RapidIO master port.
     RapidIo(fn(Device, &mut dyn Platform) -> Result<rapidio::OpenPort, OpenError>),
 }
@@ -78,6 +81,8 @@ pub enum Class {
     Dma,
     /// A source of entropy.
     Entropy,
+    /// The operator's console.
+    Console,
     /// A RapidIO master port.
     RapidIo,
 }
@@ -148,6 +153,11 @@ pub static DRIVERS: &[Driver] = &[
         ids: &[Id::Virtio(virtio::ENTROPY)],
         open: Open::Entropy(entropy::virtio_rng::open),
     },
+    Driver {
+        name: "virtio_console",
+        ids: &[Id::Virtio(virtio::CONSOLE)],
+        open: Open::Console(console::virtio_console::open),
+    },
     #[cfg(feature = "ntb")]
     Driver {
         name: "ivshmem",
@@ -188,6 +198,7 @@ impl Driver {
             Open::Bridge(_) => Class::Bridge,
             Open::Dma(_) => Class::Dma,
             Open::Entropy(_) => Class::Entropy,
+            Open::Console(_) => Class::Console,
             Open::RapidIo(_) => Class::RapidIo,
         }
     }

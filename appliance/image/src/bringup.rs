@@ -1,6 +1,6 @@
 //! What the appliance starts with: machine, devices, randomness, configuration from the host.
 
-use crate::platform::{self, Clock, Devices, power};
+use crate::platform::{self, Clock, Devices, Pc, power};
 use appliance::crash;
 use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
@@ -21,6 +21,8 @@ const CONFIG_FILE: &str = "opt/isthmus/config";
 const CONFIG_DISK_FILE: &str = "opt/isthmus/config-disk";
 /// QEMU's: the I/O port of its pvpanic device, 16 bits.
 const PVPANIC_FILE: &str = "etc/pvpanic-port";
+/// Where the console is unless somebody says otherwise.
+const COM1: u16 = 0x3f8;
 /// Messages that the log keeps.
 const LOG_MESSAGES: usize = 128;
 
@@ -45,7 +47,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     let machine = platform::bring_up(boot, |clock| *log.insert(start_log(clock)));
     let machine = machine.map_err(|reason| Refusal { reason, code: power::UNPROTECTED })?;
     let platform::Bringup {
-        machine,
+        mut machine,
         mut devices,
         pci,
         virtio_slots,
@@ -85,11 +87,12 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     let mut watchdog = None;
     if pci.has_host_bridge() {
         let pci = &*Box::leak(Box::new(pci));
-        inventory.scan_pci(pci);
+        pci.roots().for_each(|(segment, roots)| inventory.scan_segment(segment, roots, pci));
         watchdog = platform::watchdog::find(pci, &mut devices);
     } else {
         inventory.scan_virtio_mmio(&virtio_slots, &mut devices);
     }
+    find_console(&mut machine, &mut inventory, &mut devices);
     let (rng, entropy) = randomness(&mut inventory, &mut devices, machine.clock())?;
     let fw_cfg = fw_cfg::read_file(&mut platform::Ports, CONFIG_FILE).unwrap_or_else(|error| {
         log::error!("fw_cfg: {error}");
@@ -141,6 +144,28 @@ fn start_log(clock: Clock) -> &'static LogRing {
     let _ = log::set_logger(log);
     log::set_max_level(log::LevelFilter::Info);
     log
+}
+
+/// Where there is no serial port, the console is that of a hypervisor.
+fn find_console(machine: &mut Pc, inventory: &mut Inventory, devices: &mut Devices) {
+    match machine.serial_port() {
+        Some(COM1) => return,
+        Some(port) => return log::info!("console: the serial port at {port:#x}"),
+        None => {}
+    }
+    for device in inventory.take(Class::Console) {
+        let location = device.location();
+        match device.open_console(devices) {
+            Ok(console) => {
+                log::info!("console: {location}");
+                return machine.set_console(console);
+            }
+            Err(why) => log::error!("console: {location}: {why}"),
+        }
+    }
+    log::warn!(
+        "console: the machine has no serial port and no virtio-console: it is configured over the network"
+    );
 }
 
 /// A CSPRNG seeded by the CPU or by a virtio source; without either the appliance does not start,

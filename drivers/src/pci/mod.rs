@@ -7,6 +7,7 @@
 
 mod bar;
 mod capability;
+mod ecam;
 #[cfg(test)]
 pub(crate) mod model;
 mod msi;
@@ -16,10 +17,12 @@ pub mod reset;
 
 pub use bar::{Bar, Bars};
 pub use capability::{Capabilities, Capability};
+pub use ecam::Ecam;
 pub use msix::Msix;
 
 use crate::hal::{ConfigRegionAccess, PciAddress};
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 const COMMAND: u16 = 0x04;
 const CLASS: u16 = 0x08;
@@ -106,13 +109,23 @@ impl<'a> Function<'a> {
     }
 }
 
-/// All functions on bus 0 of `segment` and behind its bridges, in the order of their addresses on
-/// each bus.
-pub fn scan(segment: u16, access: &(dyn ConfigRegionAccess + Sync)) -> Vec<Function<'_>> {
+/// All functions of `segment` on the buses `roots` and behind their bridges, in the order of their addresses on
+/// each bus. A root that a bridge of one before leads to is no other bus.
+pub fn scan(
+    segment: u16,
+    roots: RangeInclusive<u8>,
+    access: &(dyn ConfigRegionAccess + Sync),
+) -> Vec<Function<'_>> {
     let mut found = Vec::new();
-    let mut buses = alloc::vec![0u8];
+    let mut buses = Vec::new();
     let mut next = 0;
-    while let Some(&bus) = buses.get(next) {
+    let mut roots = roots;
+    loop {
+        let Some(&bus) = buses.get(next) else {
+            let Some(root) = roots.find(|root| !buses.contains(root)) else { return found };
+            buses.push(root);
+            continue;
+        };
         next += 1;
         for device in 0..32 {
             for number in 0..8 {
@@ -133,7 +146,6 @@ pub fn scan(segment: u16, access: &(dyn ConfigRegionAccess + Sync)) -> Vec<Funct
             }
         }
     }
-    found
 }
 
 #[cfg(test)]
@@ -153,12 +165,35 @@ mod tests {
         second.set8(0x19, 0); // points back at bus 0
         spaces.function(PciAddress::new(0, 1, 0, 0), 0x1af4, 0x1041);
         spaces.function(PciAddress::new(0, 1, 0, 1), 0x1af4, 0x1042); // function 0 is alone: hidden
-        let found: Vec<_> = scan(0, &spaces).iter().map(|f| (f.address(), f.device())).collect();
+        let found: Vec<_> =
+            scan(0, 0..=0, &spaces).iter().map(|f| (f.address(), f.device())).collect();
         let at = |bus, device, function| PciAddress::new(0, bus, device, function);
         assert_eq!(
             found,
             [(at(0, 0, 0), 0x29c0), (at(0, 3, 0), 0xc), (at(0, 3, 5), 0xc), (at(1, 0, 0), 0x1041)]
         );
+    }
+
+    #[test]
+    fn buses_of_other_host_bridges_and_segments_are_found_once() {
+        let mut spaces = ConfigSpaces::default();
+        let at = |segment, bus, device| PciAddress::new(segment, bus, device, 0);
+        spaces.function(at(0, 0, 0), 0x8086, 0x29c0);
+        let bridge = spaces.function(at(0, 0, 1), 0x1b36, 0xc);
+        bridge.set8(0x0e, 1);
+        bridge.set8(0x19, 3);
+        spaces.function(at(0, 3, 0), 0x8086, 0x10d3);
+        spaces.function(at(0, 0x40, 5), 0x8086, 0x0a54);
+        spaces.function(at(0, 0xff, 31), 0x8086, 0x2021);
+        spaces.function(at(2, 0x80, 0), 0x8086, 0x10fb);
+        let found = |segment, roots| -> Vec<_> {
+            scan(segment, roots, &spaces).iter().map(Function::address).collect()
+        };
+        assert_eq!(found(0, 0..=0), [at(0, 0, 0), at(0, 0, 1), at(0, 3, 0)]);
+        let behind = [at(0, 0x40, 5), at(0, 0xff, 31)];
+        assert_eq!(found(0, 0..=255), [&found(0, 0..=0)[..], &behind].concat());
+        assert_eq!(found(2, 0x80..=0xff), [at(2, 0x80, 0)]);
+        assert_eq!(found(2, 0x81..=0xff), []);
     }
 
     #[test]

@@ -82,3 +82,115 @@ impl Msix {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::ConfigSpaces;
+    use super::*;
+    use crate::hal::{Arena, PciAddress, Window};
+    use core::ptr::NonNull;
+    use core::sync::atomic::AtomicU64;
+    use std::sync::{Arc, Mutex};
+    use std::vec::Vec;
+
+    const ENTRIES: usize = 3;
+    static RAISED: AtomicU64 = AtomicU64::new(0);
+
+    /// The words of the table.
+    #[derive(Clone)]
+    struct Table(Arc<Mutex<Vec<u32>>>);
+
+    impl Registers for Table {
+        fn len(&self) -> usize {
+            ENTRIES * ENTRY
+        }
+        fn read8(&self, _: usize) -> u8 {
+            unreachable!()
+        }
+        fn read16(&self, _: usize) -> u16 {
+            unreachable!()
+        }
+        fn read32(&self, offset: usize) -> u32 {
+            self.0.lock().unwrap()[offset / 4]
+        }
+        fn read64(&self, _: usize) -> u64 {
+            unreachable!()
+        }
+        fn write8(&self, _: usize, _: u8) {
+            unreachable!()
+        }
+        fn write16(&self, _: usize, _: u16) {
+            unreachable!()
+        }
+        fn write32(&self, offset: usize, value: u32) {
+            let mut words = self.0.lock().unwrap();
+            let unmasked = words[offset / 16 * 4 + 3] & 1 == 0;
+            assert!(offset % 16 == 12 || !unmasked, "a message was changed that may be sent");
+            words[offset / 4] = value;
+        }
+        fn write64(&self, _: usize, _: u64) {
+            unreachable!()
+        }
+    }
+
+    /// A machine with that table and nothing else.
+    struct Machine(Table, Arena);
+
+    // SAFETY: nothing is given to any device.
+    unsafe impl Platform for Machine {
+        fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
+            let table = (address, len) == (0xfe80_2000, ENTRIES * ENTRY);
+            table.then(|| Box::new(self.0.clone()) as Box<dyn Registers>)
+        }
+        fn map_memory(&mut self, _: u64, _: usize) -> Option<Window> {
+            None
+        }
+        fn allocate_interrupt(&mut self) -> Option<Interrupt> {
+            None
+        }
+        fn arena(&mut self) -> &mut Arena {
+            &mut self.1
+        }
+    }
+
+    /// Firmware, or who booted this machine before, has left vectors open, pointed them somewhere, or masked all of
+    /// the function.
+    #[test]
+    fn whatever_was_left_of_masks_only_what_is_routed_is_sent() {
+        for (control, mask) in [(ENABLE | MASK_ALL, 1), (MASK_ALL, 0), (ENABLE, 0), (0, 1)] {
+            let mut spaces = ConfigSpaces::default();
+            let address = PciAddress::new(0, 0, 1, 0);
+            let space = spaces.function(address, 0x8086, 0x10d3);
+            space.set8(6, 0x10);
+            space.set8(0x34, 0x40);
+            space.set32(0x10, 0xfe80_0000);
+            space.bar(0, 0xffff_8000);
+            space.set32(0x40, control | (ENTRIES as u32 - 1) << 16 | u32::from(ID));
+            space.set32(0x44, 0x2000);
+            let function = Function::new(address, &spaces).unwrap();
+            let words = [0xdead_0000, 0, 0xbeef, mask].repeat(ENTRIES);
+            let table = Table(Arc::new(Mutex::new(words)));
+            // SAFETY: no window of it is ever handed out.
+            let memory = unsafe { Window::from_raw(NonNull::dangling(), 0, 0) };
+            let mut machine = Machine(table.clone(), Arena::new(memory));
+            let mut msix = Msix::open(&function, &function.bars(), &mut machine).unwrap();
+            let masks = || {
+                let words = table.0.lock().unwrap();
+                [3, 7, 11].map(|at| words[at] & 1)
+            };
+            assert_eq!((msix.entries(), masks()), (ENTRIES as u16, [1; ENTRIES]));
+            assert_eq!(function.read32(0x40) & (ENABLE | MASK_ALL), ENABLE);
+            // SAFETY: nobody writes there.
+            let interrupt = unsafe { Interrupt::new(0xfee0_1000, 0x41, &RAISED) };
+            assert!(msix.route(1, &interrupt) && !msix.route(3, &interrupt));
+            assert_eq!(masks(), [1, 0, 1]);
+            assert_eq!(table.0.lock().unwrap()[4..8], [0xfee0_1000, 0, 0x41, 0]);
+            msix.set_masked(1, true);
+            assert_eq!(masks(), [1, 1, 1]);
+            msix.set_masked(1, false);
+            assert_eq!(masks(), [1, 0, 1]);
+            // Routed again, as to another core, while it may be sent.
+            assert!(msix.route(1, &interrupt));
+        }
+    }
+}

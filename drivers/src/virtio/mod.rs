@@ -10,6 +10,7 @@ mod pci;
 mod polled;
 mod ring;
 mod transport;
+mod vigil;
 
 #[cfg(test)]
 pub(crate) mod model;
@@ -22,6 +23,7 @@ pub(crate) use polled::{Asking, PolledQueue};
 pub use ring::{Descriptor, Ring, Taken};
 pub use transport::Transport;
 pub(crate) use transport::{Agreed, Live, Setup, read_config, reset};
+pub(crate) use vigil::Vigil;
 
 use crate::device::{Bus, Device};
 use crate::hal::Platform;
@@ -33,6 +35,8 @@ use core::fmt;
 pub const NETWORK: u32 = 1;
 /// A disk.
 pub const BLOCK: u32 = 2;
+/// The operator's console.
+pub const CONSOLE: u32 = 3;
 /// A source of entropy.
 pub const ENTROPY: u32 = 4;
 /// A SCSI host adapter.

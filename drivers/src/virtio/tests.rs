@@ -27,8 +27,8 @@ fn devices_are_found_in_order_and_one_that_fails_fails_alone() {
         let model = Model::new(&machine, 1, MODERN | 1 << 5, &config, &[64, 64]);
         machine.plug_pci(device, &model);
     }
-    let console = Model::new(&machine, 3, MODERN, &[], &[64]);
-    machine.plug_pci(4, &console);
+    let balloon = Model::new(&machine, 5, MODERN, &[], &[64]);
+    machine.plug_pci(4, &balloon);
     let no_capabilities = Model::new(&machine, 2, MODERN, &[], &[64]);
     machine.plug_pci(6, &no_capabilities);
     machine.spaces.function(PciAddress::new(0, 0, 6, 0), 0x1af4, 0x1042);
@@ -44,7 +44,7 @@ fn devices_are_found_in_order_and_one_that_fails_fails_alone() {
     assert_eq!(
         unclaimed,
         [
-            ("pci:0000:00:04.0".to_string(), (0x1af4, 0x1043), 0, None),
+            ("pci:0000:00:04.0".to_string(), (0x1af4, 0x1045), 0, None),
             ("pci:0000:00:1f.0".to_string(), (0x8086, 0x2918), 0x060100, None),
             ("mmio:0xfeb00200".to_string(), (0x1af4, 0x1040), 0, Some(Error::Version(3))),
         ]
@@ -207,7 +207,7 @@ proptest! {
             any::<u64>()],
         changed in prop::collection::vec((prop_oneof![0usize..64, 0x100usize..0x140], any::<u8>()), 0..6),
         words in prop::collection::vec((0u16..48, word()), 0..3),
-        device in prop::sample::select(std::vec![0x1000u16, 0x1041, 0x1042, 0x1044]),
+        device in prop::sample::select(std::vec![0x1000u16, 0x1041, 0x1042, 0x1043, 0x1044]),
     ) {
         let mut spaces = ConfigSpaces::default();
         let space = spaces.function(PciAddress::new(0, 0, 1, 0), 0x1af4, device);
@@ -234,11 +234,12 @@ proptest! {
         inventory.scan_virtio_mmio(&[Slot { address: 0, wakes: false }; 3], &mut machine);
         let before = machine.arena.available();
         let clock = machine_clock();
-        for class in [Class::Port, Class::Disks, Class::Entropy] {
+        for class in [Class::Port, Class::Disks, Class::Entropy, Class::Console] {
             for device in inventory.take(class) {
                 let result = match class {
                     Class::Port => device.open_port(&mut machine, &|_| None, &clock).map(drop),
                     Class::Disks => device.open_disks(&mut machine, &clock).map(drop),
+                    Class::Console => device.open_console(&mut machine).map(drop),
                     _ => device.open_entropy(&mut machine).map(drop),
                 };
                 let kept = machine.arena.available() < before;

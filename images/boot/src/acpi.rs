@@ -17,9 +17,58 @@ pub struct IoApic {
     pub first: u32,
 }
 
+/// A stretch of PCI configuration space in memory: an entry of the MCFG table (PCI Firmware 3.3, 4.1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ecam {
+    /// Where bus 0 would be; the stretch begins at the first bus.
+    pub address: u64,
+    /// PCI segment group.
+    pub segment: u16,
+    /// Its first bus.
+    pub first_bus: u8,
+    /// Its last bus, not before the first.
+    pub last_bus: u8,
+}
+
+/// A unit that translates what devices write and read (an IOMMU), and remaps their interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Iommu {
+    /// Address of its registers.
+    pub address: u64,
+    /// AMD's (IVRS table); else Intel's (DMAR table).
+    pub amd: bool,
+}
+
+/// Where a register of ACPI's is (ACPI 6.5, 5.2.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Register {
+    /// An I/O port.
+    Port(u16),
+    /// An address in memory, which the stub has mapped.
+    Memory(u64),
+    /// In PCI configuration space of bus 0: device, function and offset.
+    Config(u8, u8, u16),
+}
+
+/// How the machine is switched off (ACPI 6.5, 4.8.3.2.1 and 4.8.3.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerOff {
+    /// By the control registers of power management, each with its type of sleep.
+    Controls {
+        /// The first, and the second if there is one.
+        controls: [(Option<Register>, u16); 2],
+        /// What hands them over from firmware: a port, and what is written to it.
+        enable: Option<(u16, u8)>,
+    },
+    /// By the register of machines that have nothing else, with the type of sleep.
+    Sleep(Register, u16),
+}
+
 /// Larger tables are taken for nonsense.
 const MAX_TABLE: usize = 1 << 20;
 const HEADER: usize = 36;
+/// The address space of I/O ports (ACPI 6.5, 5.2.3.2).
+const SYSTEM_IO: u8 = 1;
 /// What the stub maps one to one.
 const MAPPED: u64 = 4 << 30;
 
@@ -45,17 +94,42 @@ impl Tables {
 
     /// The table with this signature, header included.
     pub fn find(&self, signature: &[u8; 4]) -> Option<&'static [u8]> {
-        self.root.get(HEADER..)?.chunks_exact(self.width).find_map(|entry| {
+        self.all(signature).next()
+    }
+
+    /// All tables with this signature.
+    fn all(&self, signature: &[u8; 4]) -> impl Iterator<Item = &'static [u8]> {
+        let (signature, width) = (*signature, self.width);
+        let entries = self.root.get(HEADER..).unwrap_or_default().chunks_exact(width);
+        entries.filter_map(move |entry| {
             let mut address = [0; 8];
-            address[..self.width].copy_from_slice(entry);
+            address[..width].copy_from_slice(entry);
             // SAFETY: `new` was promised that memory below 4 GiB is mapped and tables stay as they are.
-            unsafe { table(u64::from_le_bytes(address)) }.filter(|t| t.starts_with(signature))
+            unsafe { table(u64::from_le_bytes(address)) }.filter(|t| t.starts_with(&signature))
         })
     }
 
-    /// The first segment's configuration space from the MCFG table: (address, first bus, last bus).
-    pub fn ecam(&self) -> Option<(u64, u8, u8)> {
-        ecam(self.find(b"MCFG")?)
+    /// PCI configuration space in memory, from the MCFG table.
+    pub fn ecams(&self) -> impl Iterator<Item = Ecam> {
+        ecams(self.find(b"MCFG").unwrap_or_default())
+    }
+
+    /// Whether the DSDT describes several PCI host bridges, each with a bus behind it that no other bridge leads to.
+    pub fn has_several_host_bridges(&self) -> bool {
+        has_several_host_bridges(self.dsdt())
+    }
+
+    /// I/O port of the serial port that firmware has its console on (SPCR table of Microsoft's, 1.10): by it a
+    /// management controller passes a console on over the network.
+    pub fn console_port(&self) -> Option<u16> {
+        console_port(self.find(b"SPCR")?)
+    }
+
+    /// IOMMUs, from the DMAR table (Intel VT-d 4.1, 8.3) or the IVRS table (AMD I/O Virtualization 3.08, 5.2). One may be
+    /// named more than once.
+    pub fn iommus(&self) -> impl Iterator<Item = Iommu> {
+        let of = |signature, amd| iommus(self.find(signature).unwrap_or_default(), amd);
+        of(b"DMAR", false).chain(of(b"IVRS", true))
     }
 
     /// I/O port of the power-management timer (3.579545 MHz) from the FADT.
@@ -63,9 +137,15 @@ impl Tables {
         pm_timer(self.find(b"FACP")?)
     }
 
-    /// I/O port and value that reset the machine, if the FADT names such a port.
-    pub fn reset_port(&self) -> Option<(u16, u8)> {
-        reset_port(self.find(b"FACP")?)
+    /// Register and value that reset the machine, if the FADT names such a register.
+    pub fn reset_register(&self) -> Option<(Register, u8)> {
+        reset_register(self.find(b"FACP")?)
+    }
+
+    /// How the machine is switched off, if that is said where it can be found without carrying out AML.
+    pub fn power_off(&self) -> Option<PowerOff> {
+        let aml = [self.dsdt()].into_iter().chain(self.all(b"SSDT"));
+        power_off(self.find(b"FACP")?, { aml }.find_map(sleep_types)?)
     }
 
     /// The I/O APICs from the MADT.
@@ -76,27 +156,124 @@ impl Tables {
     /// Virtio devices on memory-mapped registers: (address, global system interrupt). QEMU's microvm
     /// describes them in the DSDT; only the form that it uses is understood.
     pub fn virtio_mmio(&self) -> impl Iterator<Item = (u64, u32)> {
+        virtio_mmio(self.dsdt())
+    }
+
+    /// The DSDT; empty if there is none.
+    fn dsdt(&self) -> &'static [u8] {
         // SAFETY: `new` was promised that memory below 4 GiB is mapped and tables stay as they are.
         let dsdt = self.find(b"FACP").and_then(dsdt).and_then(|address| unsafe { table(address) });
-        virtio_mmio(dsdt.unwrap_or_default())
+        dsdt.unwrap_or_default()
     }
 }
 
-fn ecam(mcfg: &[u8]) -> Option<(u64, u8, u8)> {
-    Some((u64_at(mcfg, 44)?, *mcfg.get(54)?, *mcfg.get(55)?))
+fn ecams(mcfg: &[u8]) -> impl Iterator<Item = Ecam> {
+    let entries = mcfg.get(HEADER + 8..).unwrap_or_default().chunks_exact(16);
+    let read = |entry: &[u8]| {
+        let segment = u16::from_le_bytes([entry[8], entry[9]]);
+        let (first_bus, last_bus) = (entry[10], entry[11]);
+        Some(Ecam { address: u64_at(entry, 0)?, segment, first_bus, last_bus })
+    };
+    entries.filter_map(read).filter(|ecam| ecam.first_bus <= ecam.last_bus)
+}
+
+fn console_port(spcr: &[u8]) -> Option<u16> {
+    /// Like a 16550, and the same in the words of newer tables.
+    const KINDS: [u8; 3] = [0, 1, 0x12];
+    let is_one = KINDS.contains(spcr.get(HEADER)?) && *spcr.get(40)? == SYSTEM_IO;
+    u16::try_from(u64_at(spcr, 44)?).ok().filter(|&port| is_one && port != 0)
+}
+
+fn iommus(table: &[u8], amd: bool) -> impl Iterator<Item = Iommu> {
+    let mut rest = table.get(HEADER + 12..).unwrap_or_default();
+    core::iter::from_fn(move || {
+        while let [kind, second, low, high, ..] = *rest {
+            let len = usize::from(u16::from_le_bytes([low, high]));
+            let entry = rest.get(..len.max(4))?;
+            rest = &rest[entry.len()..];
+            let is_one =
+                if amd { matches!(kind, 0x10 | 0x11 | 0x40) } else { (kind, second) == (0, 0) };
+            if is_one && let Some(address) = u64_at(entry, 8) {
+                return Some(Iommu { address, amd });
+            }
+        }
+        None
+    })
+}
+
+/// Looks for what AML says of them: Name(_HID, EisaId("PNP0A03")), or PNP0A08.
+fn has_several_host_bridges(dsdt: &[u8]) -> bool {
+    const NAMED: &[u8] = b"\x08_HID\x0c\x41\xd0\x0a";
+    let is_one = |at: &usize| {
+        let rest = &dsdt[*at..];
+        rest.starts_with(NAMED) && matches!(rest.get(NAMED.len()), Some(3 | 8))
+    };
+    (0..dsdt.len()).filter(is_one).nth(1).is_some()
 }
 
 fn pm_timer(fadt: &[u8]) -> Option<u16> {
     u16::try_from(u32_at(fadt, 76)?).ok().filter(|&port| port != 0)
 }
 
-fn reset_port(fadt: &[u8]) -> Option<(u16, u8)> {
+fn reset_register(fadt: &[u8]) -> Option<(Register, u8)> {
     const RESET_REG_SUP: u32 = 1 << 10;
-    const SYSTEM_IO: u8 = 1;
-    if u32_at(fadt, 112)? & RESET_REG_SUP == 0 || *fadt.get(116)? != SYSTEM_IO {
-        return None;
+    let supported = u32_at(fadt, 112)? & RESET_REG_SUP != 0;
+    Some((register(fadt, 116).filter(|_| supported)?, *fadt.get(128)?))
+}
+
+/// A generic address, if it is of a kind that can be reached here.
+fn register(table: &[u8], at: usize) -> Option<Register> {
+    let address = u64_at(table, at + 4).filter(|&address| address != 0)?;
+    match *table.get(at)? {
+        0 => (4096..MAPPED - 4).contains(&address).then_some(Register::Memory(address)),
+        SYSTEM_IO => u16::try_from(address).ok().map(Register::Port),
+        2 => Some(Register::Config(
+            (address >> 32) as u8 & 31,
+            (address >> 16) as u8 & 7,
+            address as u16 & 0xff,
+        )),
+        _ => None,
     }
-    Some((u16::try_from(u64_at(fadt, 120)?).ok()?, *fadt.get(128)?))
+}
+
+fn power_off(fadt: &[u8], types: [u16; 2]) -> Option<PowerOff> {
+    const REDUCED: u32 = 1 << 20;
+    const SLEEP_CONTROL: usize = 244;
+    if u32_at(fadt, 112)? & REDUCED != 0 {
+        return Some(PowerOff::Sleep(register(fadt, SLEEP_CONTROL)?, types[0]));
+    }
+    // The generic addresses of newer tables, or else the ports of old ones.
+    let control = |wide: usize, port: usize| {
+        let port = || u16::try_from(u32_at(fadt, port)?).ok().filter(|&port| port != 0);
+        register(fadt, wide).or_else(|| port().map(Register::Port))
+    };
+    let controls = [(Some(control(172, 64)?), types[0]), (control(184, 68), types[1])];
+    let command = u16::try_from(u32_at(fadt, 48)?).ok().filter(|&port| port != 0);
+    let enable = command.zip(fadt.get(52).copied().filter(|&value| value != 0));
+    Some(PowerOff::Controls { controls, enable })
+}
+
+/// The types of the sleep S5, as AML has them: Name(_S5_, Package { … }), of constants (0x12 is a package).
+fn sleep_types(aml: &[u8]) -> Option<[u16; 2]> {
+    const NAME: u8 = 8;
+    let named = |at: &usize| {
+        let before = aml[..*at].strip_suffix(b"\\").unwrap_or(&aml[..*at]);
+        aml[*at..].starts_with(b"_S5_\x12") && before.ends_with(&[NAME])
+    };
+    let at = (0..aml.len()).find(named)? + 4;
+    // The length's upper two bits say how many bytes of it follow; behind it is the number of elements.
+    let mut rest = aml.get(at + 2 + usize::from(aml.get(at + 1)? >> 6) + 1..)?;
+    let mut constant = || {
+        let (value, len) = match *rest {
+            [value @ (0 | 1), ..] => (value, 1),
+            [0x0a, value, ..] => (value, 2),
+            _ => return None,
+        };
+        rest = &rest[len..];
+        Some(u16::from(value & 7))
+    };
+    let first = constant()?;
+    Some([first, constant().unwrap_or(first)])
 }
 
 fn io_apics(madt: &[u8]) -> impl Iterator<Item = IoApic> {
@@ -184,18 +361,117 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_register_counts_only_with_its_flag_and_in_io_space() {
+    fn a_reset_register_counts_only_with_its_flag_and_where_it_can_be_reached() {
         let mut fadt = [0u8; 129];
         fadt[116] = 1;
         fadt[120] = 0xf9;
         fadt[121] = 0x0c;
         fadt[128] = 0x0f;
-        assert_eq!(reset_port(&fadt), None);
+        assert_eq!(reset_register(&fadt), None);
         fadt[113] = 1 << 2;
-        assert_eq!(reset_port(&fadt), Some((0xcf9, 0x0f)));
+        assert_eq!(reset_register(&fadt), Some((Register::Port(0xcf9), 0x0f)));
         fadt[116] = 0;
-        assert_eq!(reset_port(&fadt), None);
-        assert_eq!(reset_port(&fadt[..128]), None);
+        assert_eq!(reset_register(&fadt), None, "page 0");
+        fadt[122] = 0xa0;
+        assert_eq!(reset_register(&fadt), Some((Register::Memory(0xa0_0cf9), 0x0f)));
+        (fadt[116], fadt[120], fadt[121], fadt[124]) = (2, 0x44, 0, 0x1f);
+        assert_eq!(reset_register(&fadt), Some((Register::Config(0x1f, 0, 0x44), 0x0f)));
+        fadt[116] = 7;
+        assert_eq!(reset_register(&fadt), None);
+        assert_eq!(reset_register(&fadt[..128]), None);
+    }
+
+    #[test]
+    fn the_sleep_of_no_return_is_found_among_other_names() {
+        let package =
+            b"\x08_S3_\x12\x06\x04\x01\x01\0\0_S5_\x08_S5_\x12\x08\x04\x0a\x07\x0a\x06\0\0";
+        assert_eq!(sleep_types(package), Some([7, 6]));
+        assert_eq!(sleep_types(b"..\x08\\_S5_\x12\x06\x04\0\x01\0\0"), Some([0, 1]));
+        assert_eq!(sleep_types(b"\x08_S5_\x12\x46\0\x04\x0a\x05"), Some([5, 5]));
+        assert_eq!(sleep_types(b"\x08_S5_\x12\x06\x04\x68"), None, "an argument is none");
+        assert_eq!(sleep_types(b"\x08_S5_\x12"), None);
+        assert_eq!(sleep_types(b"\x10_S5_\x12\x06\x04\0\0"), None);
+    }
+
+    #[test]
+    fn a_machine_is_switched_off_by_what_it_has() {
+        let mut fadt = [0u8; 268];
+        fadt[64..66].copy_from_slice(&[4, 6]);
+        let controls = [(Some(Register::Port(0x604)), 5), (None, 2)];
+        assert_eq!(power_off(&fadt, [5, 2]), Some(PowerOff::Controls { controls, enable: None }));
+        (fadt[48], fadt[52], fadt[69]) = (0xb2, 0xf1, 8);
+        (fadt[172], fadt[177]) = (1, 0x18);
+        let controls = [(Some(Register::Port(0x1800)), 5), (Some(Register::Port(0x800)), 2)];
+        let enable = Some((0xb2, 0xf1));
+        assert_eq!(power_off(&fadt, [5, 2]), Some(PowerOff::Controls { controls, enable }));
+        fadt[114] = 1 << 4;
+        assert_eq!(power_off(&fadt, [5, 2]), None);
+        (fadt[249], fadt[250]) = (0x20, 0xa0);
+        let sleep = PowerOff::Sleep(Register::Memory(0xa0_2000), 5);
+        assert_eq!(power_off(&fadt, [5, 2]), Some(sleep));
+        assert_eq!(power_off(&[0; 268], [5, 2]), None);
+    }
+
+    #[test]
+    fn configuration_space_of_several_segments_is_found() {
+        let mut mcfg = std::vec![0u8; 44];
+        mcfg.extend([0, 0, 0, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0, 0, 0, 0]);
+        mcfg.extend([0, 0, 0, 0, 0x80, 0, 0, 0, 1, 2, 0x40, 0x7f, 0, 0, 0, 0]);
+        mcfg.extend([0, 0, 0, 0, 0x81, 0, 0, 0, 2, 0, 9, 8, 0, 0, 0, 0]); // ends before it begins
+        mcfg.extend([0; 15]); // cut off
+        let found = [
+            Ecam { address: 0xe000_0000, segment: 0, first_bus: 0, last_bus: 0xff },
+            Ecam { address: 0x80_0000_0000, segment: 0x201, first_bus: 0x40, last_bus: 0x7f },
+        ];
+        assert_eq!(ecams(&mcfg).collect::<Vec<_>>(), found);
+    }
+
+    #[test]
+    fn a_console_port_is_one_of_a_16550_in_io_space() {
+        let mut spcr = [0u8; 80];
+        (spcr[40], spcr[44], spcr[45]) = (1, 0xf8, 2);
+        assert_eq!(console_port(&spcr), Some(0x2f8));
+        spcr[36] = 3; // an ARM PL011
+        assert_eq!(console_port(&spcr), None);
+        spcr[36] = 0x12;
+        assert_eq!(console_port(&spcr), Some(0x2f8));
+        spcr[40] = 0;
+        assert_eq!(console_port(&spcr), None);
+        (spcr[40], spcr[46]) = (1, 1);
+        assert_eq!(console_port(&spcr), None, "no port has that number");
+        assert_eq!(console_port(&spcr[..50]), None);
+    }
+
+    #[test]
+    fn iommus_are_found_among_other_entries() {
+        let mut dmar = std::vec![0u8; 48];
+        dmar.extend([0, 0, 24, 0, 1, 0, 0, 0, 0, 0, 0xd9, 0xfe, 0, 0, 0, 0]);
+        dmar.extend([1, 8, 0, 0, 2, 0, 0x1f, 0]); // a device of it
+        dmar.extend([1, 0, 24, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2]);
+        dmar.extend([0, 0, 16, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0x20, 0, 0, 0]);
+        let found = [(0xfed9_0000, false), (0x20_0000_0000, false)];
+        let found = found.map(|(address, amd)| Iommu { address, amd });
+        // What DMAR has in two bytes, IVRS has in one, and flags behind it.
+        dmar[64 + 8] = 1;
+        assert_eq!(iommus(&dmar, false).collect::<Vec<_>>(), found);
+        let mut ivrs = std::vec![0u8; 48];
+        ivrs.extend([0x10, 0xff, 24, 0, 2, 0, 0x40, 0, 0, 0, 0xd8, 0xfe, 0, 0, 0, 0]);
+        ivrs.extend([0; 8]);
+        ivrs.extend([0x20, 0, 32, 0]);
+        ivrs.extend([0; 28]);
+        assert_eq!(
+            iommus(&ivrs, true).collect::<Vec<_>>(),
+            [Iommu { address: 0xfed8_0000, amd: true }]
+        );
+    }
+
+    #[test]
+    fn host_bridges_are_counted_by_what_they_are() {
+        let express = b"\x08_HID\x0c\x41\xd0\x0a\x08\x08_CID\x0c\x41\xd0\x0a\x03";
+        let plain = b"\x08_HID\x0c\x41\xd0\x0a\x03";
+        let other = b"\x08_HID\x0c\x41\xd0\x0a\x06";
+        assert!(!has_several_host_bridges(&[&express[..], other, &plain[..9]].concat()));
+        assert!(has_several_host_bridges(&[&express[..], other, plain].concat()));
     }
 
     #[test]
@@ -212,9 +488,15 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            ecam(&bytes);
+            prop_assert!(ecams(&bytes).all(|ecam| ecam.first_bus <= ecam.last_bus));
+            has_several_host_bridges(&bytes);
+            console_port(&bytes);
+            prop_assert!(iommus(&bytes, false).chain(iommus(&bytes, true)).count() <= bytes.len());
             pm_timer(&bytes);
-            reset_port(&bytes);
+            reset_register(&bytes);
+            power_off(&bytes, [5, 5]);
+            sleep_types(&bytes);
+            sleep_types(&[b"\x08_S5_\x12", &bytes[..]].concat());
             dsdt(&bytes);
             prop_assert!(virtio_mmio(&[b"LNRO0005", &bytes[..]].concat()).count() <= 1);
             prop_assert!(io_apics(&bytes).count() <= bytes.len());

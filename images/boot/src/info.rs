@@ -24,6 +24,35 @@ pub enum ClockSource {
     Pit,
 }
 
+/// A screen, as firmware or boot loader left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Screen {
+    /// Physical address; 0 where there is none.
+    pub address: u64,
+    /// Bytes of a row.
+    pub pitch: u32,
+    /// Pixels of 32 bits, or characters of 16, of a row.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+    /// It shows characters.
+    pub text: bool,
+}
+
+impl Screen {
+    /// No screen.
+    pub const NONE: Screen = Screen { address: 0, pitch: 0, width: 0, height: 0, text: false };
+
+    /// What the UEFI front end says of one: address, pitch, width and height.
+    fn parse(text: &str) -> Option<Screen> {
+        let mut numbers = text.split(',');
+        let address = numbers.next()?.parse().ok()?;
+        let mut number = || numbers.next()?.parse().ok();
+        Some(Screen { address, pitch: number()?, width: number()?, height: number()?, text: false })
+    }
+}
+
 /// What the stub found and did.
 #[repr(C)]
 #[derive(Debug)]
@@ -44,6 +73,8 @@ pub struct BootInfo {
     pub arena: Region,
     /// Address of the unmapped page (once bring-up is done) below the kernel's first stack.
     pub stack_guard: u64,
+    /// The screen that the loader told of.
+    pub(crate) screen: Screen,
     /// The command line did not fit and lost its end.
     pub command_line_truncated: bool,
     command_line_len: usize,
@@ -66,6 +97,7 @@ impl BootInfo {
             memory: MemoryMap::new(),
             arena: Region::NOWHERE,
             stack_guard: 0,
+            screen: Screen::NONE,
             command_line_truncated: false,
             command_line_len: 0,
             command_line: [0; Self::MAX_COMMAND_LINE],
@@ -78,6 +110,14 @@ impl BootInfo {
         self.command_line[..kept.len()].copy_from_slice(kept);
         self.command_line_len = kept.len();
         self.command_line_truncated = kept.len() < bytes.len();
+    }
+
+    /// The screen: the loader's, or what the UEFI front end says on the command line.
+    pub fn screen(&self) -> Option<Screen> {
+        let words = self.command_line().split_ascii_whitespace();
+        let told = words.filter_map(|word| word.strip_prefix("isthmus-screen=")).next_back();
+        let screen = told.and_then(Screen::parse).unwrap_or(self.screen);
+        (screen.address != 0).then_some(screen)
     }
 
     /// The command line; empty if it is not UTF-8.

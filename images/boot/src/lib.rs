@@ -21,5 +21,5 @@ mod multiboot2;
 mod stub;
 pub mod tsc;
 
-pub use info::{BootInfo, ClockSource, Protocol, boot_info};
+pub use info::{BootInfo, ClockSource, Protocol, Screen, boot_info};
 pub use memory_map::{ArenaRequest, Kind, MemoryMap, Region, parse_size};

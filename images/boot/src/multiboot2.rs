@@ -1,10 +1,11 @@
 //! Multiboot2 boot information (Multiboot2 specification 2.0, section 3.6).
 
-use crate::{BootInfo, Kind};
+use crate::{BootInfo, Kind, Screen};
 
 const END: u32 = 0;
 const COMMAND_LINE: u32 = 1;
 const MEMORY_MAP: u32 = 6;
+const FRAMEBUFFER: u32 = 8;
 const ACPI_OLD: u32 = 14;
 const ACPI_NEW: u32 = 15;
 
@@ -27,6 +28,7 @@ pub fn read(boot: &mut BootInfo, information: &[u8]) -> Option<RootPointer> {
                 boot.set_command_line(body.split(|&byte| byte == 0).next().unwrap_or_default());
             }
             MEMORY_MAP => read_memory_map(boot, body),
+            FRAMEBUFFER => boot.screen = screen(body).unwrap_or(Screen::NONE),
             ACPI_NEW => root_pointer = Some(copy(body)),
             ACPI_OLD if root_pointer.is_none() => root_pointer = Some(copy(body)),
             _ => {}
@@ -44,6 +46,18 @@ fn read_memory_map(boot: &mut BootInfo, body: &[u8]) {
         let kind = u32::from_le_bytes(core::array::from_fn(|i| entry[16 + i]));
         boot.memory.push(address, address.saturating_add(length), Kind(kind));
     }
+}
+
+/// A screen of pixels with 32 bits, or of characters; others are not used.
+fn screen(body: &[u8]) -> Option<Screen> {
+    let address = u64::from(u32_at(body, 4)?) << 32 | u64::from(u32_at(body, 0)?);
+    let (pitch, width, height) = (u32_at(body, 8)?, u32_at(body, 12)?, u32_at(body, 16)?);
+    let text = match body.get(20..22)? {
+        [32, 1] => false,
+        [_, 2] => true,
+        _ => return None,
+    };
+    Some(Screen { address, pitch, width, height, text })
 }
 
 fn copy(body: &[u8]) -> RootPointer {
@@ -91,6 +105,32 @@ mod tests {
         assert_eq!(read(&mut boot, &information), Some(RootPointer([b'n'; 36])));
         assert_eq!(boot.command_line(), "isthmus.net.0.mtu=9000");
         assert_eq!(boot.memory.total(), 0x9_f000 + 0x700_0000);
+    }
+
+    #[test]
+    fn screens_are_taken_from_the_loader_or_the_front_end() {
+        let framebuffer = |bits: u8, kind: u8| {
+            let mut body = 0x40_8000_0000u64.to_le_bytes().to_vec();
+            [5120u32, 1280, 800].iter().for_each(|word| body.extend(word.to_le_bytes()));
+            body.extend([bits, kind, 0, 0, 16, 8, 8, 8, 0, 8]);
+            let information = [&[0; 8][..], &tag(FRAMEBUFFER, &body), &tag(END, &[])].concat();
+            let mut boot = BootInfo::new();
+            read(&mut boot, &information);
+            boot
+        };
+        let screen =
+            Screen { address: 0x40_8000_0000, pitch: 5120, width: 1280, height: 800, text: false };
+        assert_eq!(framebuffer(32, 1).screen(), Some(screen));
+        assert_eq!(framebuffer(16, 2).screen(), Some(Screen { text: true, ..screen }));
+        assert_eq!(framebuffer(16, 1).screen(), None);
+        assert_eq!(framebuffer(8, 0).screen(), None);
+        let mut boot = BootInfo::new();
+        boot.set_command_line(b"a=b isthmus-screen=277025390592,5120,1280,800 c=d");
+        assert_eq!(boot.screen(), Some(screen));
+        boot.set_command_line(b"isthmus-screen=0,5120,1280,800");
+        assert_eq!(boot.screen(), None);
+        boot.set_command_line(b"isthmus-screen=4096,5120,1280");
+        assert_eq!(boot.screen(), None);
     }
 
     proptest! {

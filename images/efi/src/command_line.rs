@@ -35,8 +35,9 @@ pub fn from_load_options(options: &[u8], line: &mut [u8]) -> Result<usize, &'sta
     Ok(length)
 }
 
-/// Puts a word behind the `length` bytes of a NUL-terminated line. None, and the line is as it was, if it is too long.
-pub fn append(line: &mut [u8], length: usize, word: &str) -> Option<()> {
+/// Puts a word behind the `length` bytes of a NUL-terminated line; how long it is then. None, and the line is as it
+/// was, if it is too long.
+pub fn append(line: &mut [u8], length: usize, word: &str) -> Option<usize> {
     let end = length.checked_add(1)?.checked_add(word.len())?;
     // One byte stays for the NUL.
     if end >= line.len() {
@@ -45,7 +46,7 @@ pub fn append(line: &mut [u8], length: usize, word: &str) -> Option<()> {
     line[length] = b' ';
     line[length + 1..end].copy_from_slice(word.as_bytes());
     line[end] = 0;
-    Some(())
+    Some(end)
 }
 
 #[cfg(test)]
@@ -59,7 +60,7 @@ mod tests {
         line[..3].copy_from_slice(b"a=b");
         assert_eq!(append(&mut line, 3, "wxyz"), None);
         assert_eq!(&line, b"a=b\0\0\0\0\0");
-        assert_eq!(append(&mut line, 3, "xyz"), Some(()));
+        assert_eq!(append(&mut line, 3, "xyz"), Some(7));
         assert_eq!(&line, b"a=b xyz\0");
     }
 

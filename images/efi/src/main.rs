@@ -7,10 +7,13 @@
 //! boots what their record says, and its own appliance if that cannot be read.
 #![no_std]
 #![no_main]
+extern crate alloc;
 
 mod registers;
 mod slots;
 
+use alloc::format;
+use alloc::string::String;
 use core::arch::global_asm;
 use core::ops::Range;
 use core::{mem, ptr};
@@ -18,10 +21,14 @@ use core::{mem, ptr};
 use efi::command_line;
 use efi::elf::Image;
 use efi::memory::{self, Entry, Kind};
-use uefi::boot::{self, AllocateType, MemoryDescriptor, MemoryType, PAGE_SIZE};
+use uefi::boot::{
+    self, AllocateType, MemoryDescriptor, MemoryType, OpenProtocolAttributes, OpenProtocolParams,
+    PAGE_SIZE,
+};
 use uefi::mem::memory_map::MemoryMap;
 use uefi::prelude::*;
 use uefi::println;
+use uefi::proto::console::gop::{GraphicsOutput, PixelFormat};
 use uefi::proto::loaded_image::LoadedImage;
 use uefi::table::cfg::ConfigTableEntry;
 
@@ -99,10 +106,15 @@ fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
     let code = unsafe { core::slice::from_raw_parts(code, code_end.offset_from_unsigned(code)) };
     let place = handover.code.get_mut(..code.len()).ok_or("its entry code outgrew its place")?;
     place.copy_from_slice(code);
-    let length = read_load_options(&mut handover.command_line);
+    let mut length = read_load_options(&mut handover.command_line);
     if let Some(booted) = &from_slot {
         let line = &mut handover.command_line;
-        command_line::append(line, length, booted.word()).ok_or("the load options are too long")?;
+        length = command_line::append(line, length, booted.word())
+            .ok_or("the load options are too long")?;
+    }
+    if let Some(screen) = screen() {
+        // What does not fit is not shown.
+        let _ = command_line::append(&mut handover.command_line, length, &screen);
     }
     handover.start = StartInfo {
         magic: START_MAGIC,
@@ -166,6 +178,26 @@ fn read_load_options(line: &mut [u8]) -> usize {
         println!("isthmus: {error}");
         0
     })
+}
+
+/// The screen, as a word of the command line: address, bytes of a row, width and height. The firmware keeps writing to
+/// it until it is left.
+fn screen() -> Option<String> {
+    let handle = boot::get_handle_for_protocol::<GraphicsOutput>().ok()?;
+    let params = OpenProtocolParams { handle, agent: boot::image_handle(), controller: None };
+    // SAFETY: looked at while the firmware runs, and nobody takes the protocol away meanwhile. To open it for us
+    // alone would take the console from the firmware.
+    let mut output = unsafe {
+        boot::open_protocol::<GraphicsOutput>(params, OpenProtocolAttributes::GetProtocol)
+    }
+    .ok()?;
+    let mode = output.current_mode_info();
+    if mode.pixel_format() == PixelFormat::BltOnly {
+        return None;
+    }
+    let ((width, height), pitch) = (mode.resolution(), mode.stride() * 4);
+    let address = output.frame_buffer().as_mut_ptr() as u64;
+    Some(format!("isthmus-screen={address},{pitch},{width},{height}"))
 }
 
 /// The physical address of the ACPI root pointer, the newest version there is.

@@ -61,6 +61,47 @@ const EDITS: &[Edit] = &[
         "init_ioapic_address(default_address);\n\t}\n\n\tdefault_address",
         "init_ioapic_address(PhysAddr::new(0xfec0_0000));\n\t}\n\n\tdefault_address",
     ),
+    // Processors were known by the first 8 bits of their APICs' numbers, in the order of the tables, of which the first
+    // was taken for the one that runs: one that is not would have been started anew. And what tables say of x2APICs
+    // was passed over.
+    edit(
+        "src/arch/x86_64/kernel/apic.rs",
+        "static CPU_LOCAL_APIC_IDS: SpinMutex<Vec<u8>>",
+        "static CPU_LOCAL_APIC_IDS: SpinMutex<Vec<u32>>",
+    ),
+    edit(
+        "src/arch/x86_64/kernel/apic.rs",
+        "pub fn add_local_apic_id(id: u8) {\n\tCPU_LOCAL_APIC_IDS.lock().push(id);\n",
+        "pub fn add_local_apic_id(id: u32) {\n\
+         \tuse core::arch::x86_64::{__cpuid, __cpuid_count};\n\
+         \tlet wide = __cpuid(0).eax >= 0xb && __cpuid_count(0xb, 0).ebx != 0;\n\
+         \tlet ours = if wide { __cpuid_count(0xb, 0).edx } else { __cpuid(1).ebx >> 24 };\n\
+         \tlet mut ids = CPU_LOCAL_APIC_IDS.lock();\n\
+         \tif !ids.contains(&id) {\n\
+         \t\tlet at = if id == ours { 0 } else { ids.len() };\n\
+         \t\tids.insert(at, id);\n\
+         \t}\n",
+    ),
+    edit(
+        "src/arch/x86_64/kernel/apic.rs",
+        "add_local_apic_id(processor_local_apic_record.apic_id);\n\t\t\t\t}\n\t\t\t}\n",
+        "add_local_apic_id(processor_local_apic_record.apic_id.into());\n\t\t\t\t}\n\t\t\t}\n\
+         \t\t\t9 => {\n\
+         \t\t\t\tlet words = ptr::with_exposed_provenance::<[u32; 2]>(current_address + 2);\n\
+         \t\t\t\tlet [id, flags] = unsafe { words.read_unaligned() };\n\
+         \t\t\t\tif flags & CPU_FLAG_ENABLED > 0 {\n\
+         \t\t\t\t\tadd_local_apic_id(id);\n\t\t\t\t}\n\t\t\t}\n",
+    ),
+    edit(
+        "src/arch/x86_64/kernel/apic.rs",
+        "add_local_apic_id(cpu_entry.id);",
+        "add_local_apic_id(cpu_entry.id.into());",
+    ),
+    edit(
+        "src/arch/x86_64/kernel/mod.rs",
+        "apic::add_local_apic_id(core_id() as u8);",
+        "apic::add_local_apic_id(core_id());",
+    ),
     // Calibrating the timer took 30 ms of every boot.
     edit(
         "src/arch/x86_64/kernel/apic.rs",

@@ -96,7 +96,7 @@ fn carry_out(function: &Function, report: &mut Report) -> Result<()> {
             report.say(&format!("channels: {}", channels.len()));
             Ok(())
         }
-        Class::Bridge | Class::RapidIo => {
+        Class::Bridge | Class::Console | Class::RapidIo => {
             report.say(
                 "a bridge of this kind is not opened here: its driver speaks to what is behind it",
             );

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use super::spec::{Accelerator, Boot, Firmware, Machine, Spec};
-use super::{Disk, NicModel, serial};
+use super::{Disk, DiskModel, NicModel, serial};
 
 /// QEMU's exit status after the guest wrote `code` to isa-debug-exit is `code * 2 + 1`.
 const DEBUG_EXIT: &str = "isa-debug-exit,iobase=0xf4,iosize=0x04";
@@ -55,7 +55,10 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
     for port in 0..spec.serial_ports {
         let socket = serial::socket_path(directory, port);
         qemu.arg("-chardev").arg(format!("socket,id=serial{port},path={}", socket.display()));
-        qemu.args(["-serial", &format!("chardev:serial{port}")]);
+        match &spec.console {
+            Some(devices) if port == 0 => qemu.args(devices),
+            _ => qemu.args(["-serial", &format!("chardev:serial{port}")]),
+        };
     }
 
     if spec.firmware == Firmware::Ovmf {
@@ -84,8 +87,15 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
     }
 
     let bus = if matches!(spec.machine, Machine::Pc | Machine::Q35) { "pci" } else { "device" };
+    let (nic_model, disk_model) = match bus {
+        "pci" => (spec.nic_model, spec.disk_model),
+        _ => (NicModel::Virtio, DiskModel::Virtio),
+    };
+    for bridge in &spec.bridges {
+        qemu.args(["-device", bridge]);
+    }
     for (index, (nic, model)) in spec.nics.iter().enumerate() {
-        let model = model.unwrap_or(spec.nic_model);
+        let model = model.unwrap_or(nic_model);
         let mut netdev = nic.netdev(index);
         let boots = match &spec.boot {
             Boot::Network { directory, file } if index == 0 => {
@@ -100,7 +110,9 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         let mut device = json!({
             "driver": model.driver(bus), "netdev": format!("net{index}"), "mac": mac,
         });
-        if model == NicModel::Igb {
+        if let Some((_, bus)) = spec.nic_buses.iter().find(|(nic, _)| *nic == index) {
+            device["bus"] = json!(bus);
+        } else if model == NicModel::Igb {
             // Its virtual functions take slots as well: 16 and 17 above its own.
             device["addr"] = json!(format!("{:#x}", 8 + 2 * index));
         }
@@ -112,6 +124,8 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         qemu.args(["-device", &device.to_string()]);
     }
     disks.extend(spec.disks.iter().cloned());
+    let numbered = disks.into_iter().enumerate();
+    let disks: Vec<Disk> = numbered.map(|(index, disk)| disk.of(disk_model, index)).collect();
     if disks.iter().any(Disk::is_scsi) {
         qemu.args(["-device", &format!("virtio-scsi-{bus},id=scsi")]);
     }

@@ -123,9 +123,20 @@ pub struct Fault {
     pub once: bool,
 }
 
+/// What the disks of a machine are that are not told otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskModel {
+    /// virtio-blk.
+    Virtio,
+    /// NVMe drives with one namespace each. QEMU's cannot be read-only.
+    Nvme,
+}
+
 /// How a disk is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attached {
+    /// As the machine's others.
+    Usual,
     /// As virtio-blk.
     Virtio,
     /// Behind the machine's one virtio SCSI controller.
@@ -134,7 +145,7 @@ enum Attached {
     Nvme { controller: u8, nsid: u32 },
 }
 
-/// A disk, of virtio unless told otherwise.
+/// A disk, of virtio unless it or the machine is told otherwise.
 #[derive(Clone, Debug)]
 pub struct Disk {
     path: PathBuf,
@@ -157,7 +168,7 @@ impl Disk {
             read_only: false,
             block_size: 512,
             serial: String::new(),
-            attached: Attached::Virtio,
+            attached: Attached::Usual,
             faults: Vec::new(),
         }
     }
@@ -187,6 +198,20 @@ impl Disk {
     /// `nvme0`. Only where there is PCI.
     pub fn nvme(self, controller: u8, nsid: u32) -> Disk {
         Disk { attached: Attached::Nvme { controller, nsid }, ..self }
+    }
+
+    /// The disk numbered `index` of a machine whose disks are of this kind.
+    pub(super) fn of(self, model: DiskModel, index: usize) -> Disk {
+        /// Above those that are named by hand.
+        const CONTROLLERS: u8 = 100;
+        let attached = match (self.attached, model) {
+            (Attached::Usual, DiskModel::Virtio) => Attached::Virtio,
+            (Attached::Usual, DiskModel::Nvme) => {
+                Attached::Nvme { controller: CONTROLLERS + index as u8, nsid: 1 }
+            }
+            (attached, _) => attached,
+        };
+        Disk { attached, ..self }
     }
 
     /// Whether it is behind the SCSI controller.
@@ -239,14 +264,14 @@ impl Disk {
         let driver = match self.attached {
             Attached::Scsi => "scsi-hd".to_string(),
             Attached::Nvme { .. } => "nvme-ns".to_string(),
-            Attached::Virtio => format!("virtio-blk-{bus}"),
+            Attached::Virtio | Attached::Usual => format!("virtio-blk-{bus}"),
         };
         let mut device = json!({
             "driver": driver, "drive": format!("disk{index}"),
             "logical_block_size": self.block_size, "physical_block_size": self.block_size,
         });
         match self.attached {
-            Attached::Virtio => {}
+            Attached::Virtio | Attached::Usual => {}
             Attached::Scsi => {
                 (device["bus"], device["scsi-id"]) = (json!("scsi.0"), json!(index));
             }

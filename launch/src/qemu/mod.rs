@@ -16,7 +16,7 @@ mod serial;
 mod spec;
 mod vm;
 
-pub use device::{Disk, Fault, Nic, NicModel};
+pub use device::{Disk, DiskModel, Fault, Nic, NicModel};
 pub use kvm::accelerator;
 pub use port::free_port;
 pub use program::Program;

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
-use super::{Disk, Nic, NicModel, Program, Vm, arguments};
+use super::{Disk, DiskModel, Nic, NicModel, Program, Vm, arguments};
 
 /// QEMU's machine models that the appliance boots on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +77,18 @@ pub struct Spec {
     pub(super) cpu: String,
     pub(super) cpus: u32,
     pub(super) memory_mib: u32,
+    pub(super) bridges: Vec<String>,
     pub(super) nics: Vec<(Nic, Option<NicModel>)>,
+    /// The buses of those that were put on one, by their numbers.
+    pub(super) nic_buses: Vec<(usize, String)>,
     pub(super) nic_model: NicModel,
+    pub(super) disk_model: DiskModel,
     pub(super) first_mac: u8,
     pub(super) disks: Vec<Disk>,
     pub(super) config: Option<String>,
     pub(super) reboots: bool,
     pub(super) serial_ports: usize,
+    pub(super) console: Option<Vec<String>>,
     pub(super) models: Vec<PathBuf>,
     pub(super) extra: Vec<OsString>,
 }
@@ -100,16 +105,41 @@ impl Spec {
             cpu: "max".into(),
             cpus: 1,
             memory_mib: 128,
+            bridges: Vec::new(),
             nics: Vec::new(),
+            nic_buses: Vec::new(),
             nic_model: NicModel::Virtio,
+            disk_model: DiskModel::Virtio,
             first_mac: 0x56,
             disks: Vec::new(),
             config: None,
             reboots: false,
             serial_ports: 1,
+            console: None,
             models: Vec::new(),
             extra: Vec::new(),
         }
+    }
+
+    /// Its network interfaces and disks are what the environment says, if it says anything: `ISTHMUS_NIC` has the name of
+    /// a [`NicModel`], `ISTHMUS_DISK` is `virtio` or `nvme`. A machine with `e1000e` and `nvme` has nothing of virtio.
+    pub fn as_told(self) -> Result<Spec> {
+        let told = |variable| std::env::var(variable).ok();
+        let mut spec = self;
+        if let Some(name) = told("ISTHMUS_NIC") {
+            let model = NicModel::named(&name).context("ISTHMUS_NIC names none that is known")?;
+            spec = spec.nic_model(model);
+            if model == NicModel::Igb {
+                spec = spec.program(Program::with_vfio_user()?);
+            }
+        }
+        spec.disk_model = match told("ISTHMUS_DISK").as_deref() {
+            None => spec.disk_model,
+            Some("virtio") => DiskModel::Virtio,
+            Some("nvme") => DiskModel::Nvme,
+            Some(_) => bail!("ISTHMUS_DISK is neither virtio nor nvme"),
+        };
+        Ok(spec)
     }
 
     /// A machine that boots the ELF at `elf` directly, with an empty command line.
@@ -185,9 +215,27 @@ impl Spec {
         self
     }
 
-    /// Sets what its network interfaces are that no other model was named for.
+    /// Adds a PCI bridge, in QEMU's words of a device. Bridges come before all else.
+    pub fn bridge(mut self, device: &str) -> Spec {
+        self.bridges.push(device.into());
+        self
+    }
+
+    /// Adds a network interface on the PCI bus of this name.
+    pub fn nic_on(mut self, bus: &str, nic: Nic) -> Spec {
+        self.nic_buses.push((self.nics.len(), bus.into()));
+        self.nic(nic)
+    }
+
+    /// Sets what its network interfaces are that no other model was named for. Where there is no PCI they are virtio's, as
+    /// disks are.
     pub fn nic_model(self, nic_model: NicModel) -> Spec {
         Spec { nic_model, ..self }
+    }
+
+    /// Sets what its disks are that are not told otherwise.
+    pub fn disk_model(self, disk_model: DiskModel) -> Spec {
+        Spec { disk_model, ..self }
     }
 
     /// Sets the last byte of the first interface's MAC address, so that machines on one wire differ.
@@ -215,6 +263,12 @@ impl Spec {
     /// Sets the number of serial ports; COM1 is the console.
     pub fn serial_ports(self, count: usize) -> Spec {
         Spec { serial_ports: count, ..self }
+    }
+
+    /// Gives it these devices in place of COM1, as arguments of QEMU: the console's line is `chardev=serial0`. Without
+    /// any it has no console.
+    pub fn console_on<S: Into<String>>(self, devices: impl IntoIterator<Item = S>) -> Spec {
+        Spec { console: Some(devices.into_iter().map(Into::into).collect()), ..self }
     }
 
     /// Sets which QEMU runs the machine.

@@ -70,7 +70,7 @@ pub(super) fn compile(suites: &[&Suite]) -> Vec<Command> {
 
 /// The names of a suite's cases that contain `case`, of the program that has those of other suites too.
 fn named(suite: &Suite, case: &str) -> Result<Vec<String>> {
-    let module = format!("{}::", suite.name);
+    let module = format!("{}::", suite.of.unwrap_or(suite.name));
     let mut cargo = cargo_test(suite);
     cargo.args(["--quiet", "--", "--list", "--format", "terse", &module]);
     let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output();

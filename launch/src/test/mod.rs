@@ -20,7 +20,7 @@ use crate::races;
 use crate::setup::{self, Purpose};
 use crate::{fresh, guest, image, models, workspace};
 use cases::{compile, run, run_cases};
-use suites::{FORMATS, Needs, PROVOKE, SANITIZED, SUITES, Suite};
+use suites::{FORMATS, METAL, Needs, PROVOKE, SANITIZED, SUITES, Suite};
 use summary::summary;
 
 /// Options of `./isthmus test`.
@@ -135,7 +135,11 @@ pub fn test(options: &Options) -> Result<()> {
         let started = Instant::now();
         let own = suite.family.and_then(|family| families.get(family));
         let own = own.map(|image| ("ISTHMUS_IMAGE", image.clone()));
-        let environment: Vec<_> = environment.iter().cloned().chain(own).collect();
+        let mut environment: Vec<_> = environment.iter().cloned().chain(own).collect();
+        if suite.of.is_some() {
+            let unsaid = METAL.iter().filter(|(name, _)| std::env::var_os(name).is_none());
+            environment.extend(unsaid.map(|(name, value)| (*name, PathBuf::from(value))));
+        }
         let mut outcome = run(suite, options, &environment)?;
         if suite.name == "unit" && options.case.is_empty() {
             run_cases(suite, &mut races::cases()?, &environment, &mut outcome)?;

@@ -12,6 +12,8 @@ pub(super) struct Suite {
     pub target: Option<&'static str>,
     /// Its cases are those of the target's module that has the suite's name.
     pub module: bool,
+    /// Its cases are those of this suite, on machines without anything of virtio's.
+    pub of: Option<&'static str>,
     pub needs: Needs,
     /// What has to be installed for it: every program of the host's that it runs is in one of these.
     pub uses: &'static [Purpose],
@@ -92,6 +94,9 @@ const TLS_USED: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purp
 /// The image in all formats, under all firmware.
 const FORMATS_USED: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test];
+/// Likewise, and a QEMU with devices that the host's may not have.
+const FORMATS_AND_MODELS: &[Purpose] =
+    &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test, Purpose::Models];
 /// Linux guests, for which programs are compiled here.
 const GUESTS: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Guest];
 /// Linux guests with device models, in a QEMU that can show them.
@@ -144,6 +149,8 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { target: Some("qtest"), needs: Needs::Qemu, uses: QTEST, ..host_suite("qtest") },
     boot_suite("boot"),
     boot_suite("console"),
+    Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("consoles") },
+    Suite { needs: Needs::Formats, uses: FORMATS_AND_MODELS, ..boot_suite("platform") },
     boot_suite("net"),
     boot_suite("cores"),
     boot_suite("config"),
@@ -155,6 +162,15 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("netboot") },
     Suite { long: true, needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("upgrade") },
     boot_suite("volumes"),
+    metal_suite("boot_metal", boot_suite("boot")),
+    metal_suite("net_metal", boot_suite("net")),
+    metal_suite("disk_metal", boot_suite("disk")),
+    metal_suite("volumes_metal", boot_suite("volumes")),
+    metal_suite(
+        "save_metal",
+        Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save") },
+    ),
+    metal_suite("storage_metal", Suite { uses: STORAGE, ..interop_suite("storage") }),
     boot_suite("ntb"),
     Suite { uses: BOOT_PYTHON, ..boot_suite("linx_tcp") },
     Suite {
@@ -211,7 +227,10 @@ pub(super) const SUITES: &[Suite] = &[
 ];
 
 /// Suites that provoke faults, which takes an image of their own.
-pub(super) const PROVOKE: &[&str] = &["boot", "cores", "ntb", "smc"];
+pub(super) const PROVOKE: &[&str] = &["boot", "boot_metal", "cores", "ntb", "smc"];
+
+/// What the environment of cases says that run without virtio, unless it says something already.
+pub(super) const METAL: &[(&str, &str)] = &[("ISTHMUS_NIC", "e1000e"), ("ISTHMUS_DISK", "nvme")];
 
 /// The image's formats, and the environment variables that tell the tests where they are.
 pub(super) const FORMATS: &[(&str, Format)] = &[
@@ -226,6 +245,7 @@ const fn host_suite(name: &'static str) -> Suite {
         name,
         target: Some(name),
         module: false,
+        of: None,
         needs: Needs::Nothing,
         uses: HOST,
         long: false,
@@ -241,6 +261,11 @@ const fn boot_suite(name: &'static str) -> Suite {
 const fn interop_suite(name: &'static str) -> Suite {
     let (target, needs) = (Some("interop"), Needs::ImageAndGuests);
     Suite { target, module: true, needs, uses: INTEROP, ..host_suite(name) }
+}
+
+/// The cases of a suite on machines with `e1000e` and `nvme`; `ISTHMUS_NIC` may name another network interface.
+const fn metal_suite(name: &'static str, of: Suite) -> Suite {
+    Suite { name, of: Some(of.name), long: true, ..of }
 }
 
 const fn long_suite(name: &'static str) -> Suite {

@@ -28,7 +28,7 @@ pub const FAULTS: &str = "ISTHMUS_FAULTS";
 
 /// A machine as [`spec`] has it, with the image in which faults can be provoked.
 pub fn faulty() -> Result<Spec> {
-    Ok(Spec::kernel(named_file(FAULTS)?))
+    Spec::kernel(named_file(FAULTS)?).as_told()
 }
 
 /// A file that `./isthmus test` made and names in an environment variable.
@@ -37,17 +37,19 @@ pub fn named_file(variable: &str) -> Result<PathBuf> {
     Ok(path.with_context(|| format!("{variable} is not set: run ./isthmus test"))?.into())
 }
 
-/// The environment variable with the name of what network interfaces are, where a suite says nothing else: see
-/// [`NicModel`].
-pub const NIC: &str = "ISTHMUS_NIC";
-
 /// A q35 with 128 MiB that boots the image, without devices.
 pub fn spec() -> Result<Spec> {
-    let spec = Spec::kernel(image()?);
-    match std::env::var(NIC) {
-        Ok(name) => with_nics(spec, NicModel::named(&name).context("no such ISTHMUS_NIC")?),
-        Err(_) => Ok(spec),
+    Spec::kernel(image()?).as_told()
+}
+
+/// Whether machines have nothing of virtio, because somebody wants to know whether all goes without. Then a case that is
+/// about something of virtio's is left out, and says why.
+pub fn without_virtio(case: &str, about: &str) -> Result<bool> {
+    let without = std::env::var("ISTHMUS_DISK").is_ok_and(|disk| disk == "nvme");
+    if without {
+        skip(case, about)?;
     }
+    Ok(without)
 }
 
 /// The same machine with network interfaces of this model, in a QEMU that has it.

@@ -4,6 +4,7 @@
 mod boot;
 mod config;
 mod console;
+mod consoles;
 mod cores;
 mod disk;
 mod families;
@@ -14,6 +15,7 @@ mod netboot;
 mod nics;
 mod ntb;
 mod nvme;
+mod platform;
 mod save;
 mod tls;
 mod upgrade;

@@ -85,15 +85,15 @@ fn what_is_saved_on_a_boot_disk_is_there_after_a_reboot() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let own = directory.path().join("own.qcow2");
     std::fs::copy(named_file("ISTHMUS_QCOW2")?, &own)?;
-    let spec = || Spec::new(Boot::OwnDisk(Disk::new(&own))).firmware(Firmware::Ovmf);
-    let mut vm = boot(spec())?;
+    let spec = || Spec::new(Boot::OwnDisk(Disk::new(&own))).firmware(Firmware::Ovmf).as_told();
+    let mut vm = boot(spec()?)?;
     vm.run("show disks --json")?.contains("\"use\":\"boot\"")?;
     vm.run("volume create x size=1MiB disk=0 force")?.contains("never a volume")?;
     vm.run("set volume.0.disk 0")?.lacks("error")?;
     vm.run("set system.hostname kept")?.lacks("error")?;
     vm.run("save")?.contains("saved")?;
     drop(vm);
-    let mut vm = boot(spec())?;
+    let mut vm = boot(spec()?)?;
     vm.run("show version")?.contains("kept")?;
     vm.run("volume list json")?.contains("missing")?;
     vm.run("show log")?.contains("never a volume")?;

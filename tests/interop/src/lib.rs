@@ -94,7 +94,7 @@ pub fn networked_gateway_spec(networks: usize, mtu: u16, words: &str) -> Result<
 pub fn image_spec() -> Result<Spec> {
     let image = std::env::var_os("ISTHMUS_IMAGE");
     let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test")?;
-    Ok(Spec::kernel(image).memory(512))
+    Spec::kernel(image).memory(512).as_told()
 }
 
 /// Boots a guest with soft-RoCE, 10.0.0.2 (fd00::2), on `nic`, where 10.0.0.1 (fd00::1) answers.

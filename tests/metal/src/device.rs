@@ -3,6 +3,7 @@
 use crate::msix::Lines;
 use drivers::hal::{Registers, Window};
 use models::{Function, Interrupt, Machine, Memory, Unreachable};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,6 +24,19 @@ struct Placed {
     size: u64,
 }
 
+/// A bit of a register that is stuck.
+#[derive(Clone, Copy, Debug)]
+pub struct Stuck {
+    /// The BAR, and where the word is in it.
+    pub bar: u8,
+    /// See `bar`.
+    pub offset: u64,
+    /// The bit of the word.
+    pub bit: u8,
+    /// What it reads as.
+    pub set: bool,
+}
+
 /// What is in the machine's slot.
 pub struct Slot<F> {
     pub function: F,
@@ -35,6 +49,12 @@ pub struct Slot<F> {
     bars: Vec<Placed>,
     /// It was pulled out.
     pub absent: bool,
+    /// It is pulled out when so many accesses were made.
+    pub absent_after: Option<u64>,
+    /// A bit of a register that reads as it likes.
+    pub stuck: Option<Stuck>,
+    /// Registers that were read, by BAR and offset, rounded down to words.
+    pub read_from: BTreeSet<(u8, u64)>,
     pub now: u64,
     pub accesses: u64,
     pub reads: u64,
@@ -69,6 +89,9 @@ impl<F: Function> Slot<F> {
             windows: Vec::new(),
             bars,
             absent: false,
+            absent_after: None,
+            stuck: None,
+            read_from: BTreeSet::new(),
             now: 0,
             accesses: 0,
             reads: 0,
@@ -96,12 +119,21 @@ impl<F: Function> Slot<F> {
 
     fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]) {
         (self.accesses, self.reads) = (self.accesses + 1, self.reads + 1);
+        self.absent |= self.absent_after.is_some_and(|most| self.accesses > most);
         if self.absent {
             return into.fill(0xff);
         }
+        self.read_from.insert((bar, offset & !3));
         match self.lines.entry(bar, offset) {
             Some(word) => into.copy_from_slice(&word.to_le_bytes()[..into.len().min(4)]),
             None => self.function.read(bar, offset, into),
+        }
+        if let Some(stuck) = self.stuck.filter(|stuck| stuck.bar == bar) {
+            let place = (stuck.offset + u64::from(stuck.bit / 8)).checked_sub(offset);
+            if let Some(byte) = place.and_then(|place| into.get_mut(place as usize)) {
+                let bit = 1 << (stuck.bit % 8);
+                *byte = if stuck.set { *byte | bit } else { *byte & !bit };
+            }
         }
     }
 

@@ -7,7 +7,7 @@ pub mod connectx;
 mod device;
 mod msix;
 
-pub use device::{ENTERED, LEFT};
+pub use device::{ENTERED, LEFT, Stuck};
 use device::{Shared, Slot};
 use drivers::hal::{
     Arena, Clock, ConfigRegionAccess, Instant, Interrupt, PciAddress, Platform, Registers, Window,
@@ -102,6 +102,22 @@ impl<F: Function + Send + 'static> Metal<F> {
     /// The function is pulled out of the machine, or put back.
     pub fn pull_out(&self, out: bool) {
         self.slot().absent = out;
+    }
+
+    /// From now on a bit of a register reads as it likes, or none does.
+    pub fn stick(&self, bit: Option<Stuck>) {
+        self.slot().stuck = bit;
+    }
+
+    /// The function is pulled out when so many more accesses to registers were made.
+    pub fn pull_out_after(&self, accesses: u64) {
+        let slot = &mut *self.slot();
+        slot.absent_after = Some(slot.accesses + accesses);
+    }
+
+    /// Registers that were read so far, by BAR and offset.
+    pub fn read_from(&self) -> Vec<(u8, u64)> {
+        self.slot().read_from.iter().copied().collect()
     }
 
     /// The machine's clock. The model works at each look, and a millisecond passes.

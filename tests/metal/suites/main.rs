@@ -1,5 +1,6 @@
 //! Drivers on models of their devices: a module for each driver, in one program.
 
+mod bad_registers;
 mod dsa;
 mod enic;
 mod intel_nic;

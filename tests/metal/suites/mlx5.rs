@@ -290,6 +290,21 @@ fn buffers_may_come_back_in_any_order() {
 }
 
 #[test]
+fn a_lost_interrupt_loses_no_frame() {
+    let mut bench = open(Config::default(), 1500);
+    bench.machine.model(|card| card.inject(Fault::NoInterrupts));
+    for n in 0..10 {
+        bench.port.set_interrupts(true);
+        let raised = bench.port.counters().interrupts;
+        bench.arrive([frame(n, 70), frame(n, 71)]);
+        assert_eq!(bench.port.counters().interrupts, raised);
+        assert!(bench.port.pending());
+        bench.port.set_interrupts(false);
+        assert_eq!(bench.received().len(), 2);
+    }
+}
+
+#[test]
 fn interrupts_come_only_when_they_are_asked_for() {
     let mut bench = open(Config::default(), 1500);
     let raised = bench.port.counters().interrupts;

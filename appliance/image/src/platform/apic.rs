@@ -94,5 +94,10 @@ impl Apic {
 
 /// Number of the running core's APIC, to address interrupts to it.
 pub fn id() -> u32 {
-    core::arch::x86_64::__cpuid(1).ebx >> 24
+    const ID: u32 = 0x802;
+    match Apic::detect() {
+        // SAFETY: in this mode the APIC's registers are MSRs; all 32 bits of its number are there alone.
+        Apic::Msr => unsafe { Msr::new(ID).read() as u32 },
+        Apic::Memory => core::arch::x86_64::__cpuid(1).ebx >> 24,
+    }
 }

@@ -87,8 +87,12 @@ pub fn take(apic: Apic) {
 }
 
 /// An interrupt for a device, delivered to the core whose APIC has the number `target`. `None` when
-/// all are given away.
+/// all are given away, and where a message cannot name the core: its number has 8 bits, unless interrupts are remapped.
 pub fn allocate(target: u32) -> Option<Interrupt> {
+    const ALL: u32 = 0xff;
+    if target >= ALL {
+        return None;
+    }
     let take = |next: u8| (next < END_FOR_DEVICES).then_some(next + 1);
     let vector = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
     let address = 0xfee0_0000 | u64::from(target) << 12;

@@ -4,26 +4,28 @@ use super::apic::{self, Apic};
 use super::clock::Clock;
 use super::cores::Ring;
 use super::last_words;
-use super::power;
 use super::timer::Timer;
 use super::uart::Uart;
+use super::{power, screen};
 use appliance::console::Line;
 use appliance::crash::Header;
 use appliance::machine::{Core, CrashPlace, Ipi, Machine};
 use boot::acpi::Tables;
 use core::time::Duration;
+use drivers::console::ConsoleLine;
 use drivers::hal::Instant;
 use x86_64::instructions::interrupts;
 
 const LONGEST_HALT: Duration = Duration::from_millis(250);
 
 /// A PC, for the loop on its first core.
-#[derive(Debug)]
 pub struct Pc {
     pub(super) clock: Clock,
     pub(super) timer: Timer,
     pub(super) apic: Apic,
     pub(super) uart: Uart,
+    /// The console where there is no serial port.
+    pub(super) console: Option<Box<dyn ConsoleLine>>,
     pub(super) acpi: Option<Tables>,
     /// Seconds since 1970 when the clock started.
     pub(super) started: u64,
@@ -33,6 +35,16 @@ impl Pc {
     /// Its clock.
     pub fn clock(&self) -> Clock {
         self.clock
+    }
+
+    /// Where the serial port is that is the console, if there is one.
+    pub fn serial_port(&self) -> Option<u16> {
+        self.uart.place()
+    }
+
+    /// Takes another line as the console.
+    pub fn set_console(&mut self, console: Box<dyn ConsoleLine>) {
+        self.console = Some(console);
     }
 }
 
@@ -55,14 +67,20 @@ impl Core for Pc {
 
 impl Line for Pc {
     fn console_read(&mut self, into: &mut [u8]) -> usize {
-        let taken = self.uart.read(into);
+        let taken = match &mut self.console {
+            Some(console) => console.read(into),
+            None => self.uart.read(into),
+        };
         #[cfg(feature = "faults")]
         super::fault_injection::typed(&into[..taken]);
         taken
     }
 
     fn console_write(&mut self, bytes: &[u8]) -> usize {
-        self.uart.write(bytes)
+        let Some(console) = &mut self.console else { return self.uart.write(bytes) };
+        let taken = console.write(bytes);
+        screen::print(&bytes[..taken]);
+        taken
     }
 }
 

@@ -12,6 +12,7 @@ mod idt;
 mod image;
 mod interrupts;
 mod io_apic;
+mod iommu;
 pub mod last_act;
 pub mod last_words;
 mod machine;
@@ -19,6 +20,7 @@ mod paging;
 mod pci;
 mod ports;
 pub mod power;
+mod screen;
 mod timer;
 pub mod uart;
 mod virtio_slots;
@@ -58,7 +60,6 @@ pub fn commit() -> &'static str {
 }
 
 /// The machine, brought up.
-#[derive(Debug)]
 pub struct Bringup {
     /// What the loop needs.
     pub machine: Pc,
@@ -86,7 +87,10 @@ pub fn bring_up(
 ) -> Result<Bringup, String> {
     x86_64::instructions::interrupts::disable();
     drivers::hal::detect_avx();
-    let uart = Uart::take();
+    // SAFETY: memory below 4 GiB is mapped one to one (page 0 apart, where no table lies); firmware
+    // does not write its tables any more.
+    let acpi = unsafe { Tables::new(boot.rsdp) };
+    let uart = Uart::take(acpi.as_ref().and_then(Tables::console_port));
     std::panic::set_hook(Box::new(report_panic));
     exceptions::take();
     let apic = Apic::detect();
@@ -114,12 +118,15 @@ pub fn bring_up(
     let ids = cores::check(&clock)?;
     let spare =
         ids.into_iter().zip(1..).map(|(id, core)| cores::Spare { core, id, apic, clock, timer });
-    let spare = spare.collect();
+    let spare: Vec<cores::Spare> = spare.collect();
 
-    // SAFETY: memory below 4 GiB is mapped one to one (page 0 apart, where no table lies); firmware
-    // does not write its tables any more.
-    let acpi = unsafe { Tables::new(boot.rsdp) };
+    power::know(acpi);
     let log = start_log(clock);
+    if let Some(screen) = boot.screen() {
+        show_on(screen, &boot.memory, &mut devices.arena);
+    }
+    let mode = if apic == Apic::Msr { "x2APIC" } else { "xAPIC" };
+    log::info!("processors: {}, by {mode}", spare.len() + 1);
     let build_id = image::build_id();
     let build = format!("isthmus {} ({}), build {build_id}", env!("CARGO_PKG_VERSION"), commit());
     let crash = last_words::prepare(last_words::Facts {
@@ -132,6 +139,7 @@ pub fn bring_up(
         log,
         build: build.leak(),
     });
+    iommu::turn_off(acpi.as_ref(), &boot.memory, &clock, &mut devices.arena);
     let pci = ConfigSpace::detect(acpi.as_ref(), |address, len| {
         // SAFETY: ACPI says that configuration space lies there, and no memory does.
         let map = || unsafe { paging::map_registers(address, len, &mut devices.arena) };
@@ -139,7 +147,7 @@ pub fn bring_up(
     });
     let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
     timer.start();
-    let machine = Pc { clock, timer, apic, uart, acpi, started };
+    let machine = Pc { clock, timer, apic, uart, console: None, acpi, started };
     Ok(Bringup { machine, devices, pci, virtio_slots, spare, protection, crash, build_id })
 }
 
@@ -154,6 +162,19 @@ fn arena(boot: &BootInfo) -> Result<(Arena, Window), String> {
     let parts = rest.and_then(|rest| all.slice(RECORD_LEN, rest).zip(all.slice(0, RECORD_LEN)));
     let (arena, record) = parts.ok_or("no memory for DMA: give the machine more")?;
     Ok((Arena::new(arena), record))
+}
+
+/// Shows on a screen what goes to the console, if it may.
+fn show_on(screen: boot::Screen, memory: &MemoryMap, arena: &mut Arena) {
+    /// Text of a PC.
+    const TEXT: u64 = 0xb_8000;
+    let len = (screen.pitch as usize).saturating_mul(screen.height as usize);
+    let free = screen.text && screen.address == TEXT && len <= 0x8000
+        || !screen.text && is_of_device(memory, screen.address, len);
+    // SAFETY: checked; the screen is nobody else's.
+    if !free || !unsafe { screen::take(screen, arena) } {
+        log::warn!("screen at {:#x}: it makes no sense, and is not used", screen.address);
+    }
 }
 
 /// Bytes of memory that the machine has, the arena included.

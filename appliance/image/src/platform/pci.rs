@@ -1,40 +1,50 @@
 //! PCI configuration space: memory-mapped (PCI Express, by the ACPI MCFG table), else by ports.
 
 use boot::acpi::Tables;
-use drivers::hal::{ConfigRegionAccess, Mmio, PciAddress, Registers};
+use core::ops::RangeInclusive;
+use drivers::hal::{ConfigRegionAccess, Mmio, PciAddress};
+use drivers::pci::Ecam;
 use std::sync::Mutex;
 use x86_64::instructions::port::Port;
 
-/// Configuration space of segment 0.
+/// Configuration space of all segments.
 #[derive(Debug)]
-pub enum ConfigSpace {
-    /// By the ports 0xcf8 and 0xcfc, which take two steps and so a lock.
-    Ports(Mutex<()>),
-    /// In memory.
-    Memory {
-        /// Configuration space from `first_bus` on.
-        registers: Mmio,
-        /// The bus at the start of it.
-        first_bus: u8,
-        /// The last bus in it.
-        last_bus: u8,
-    },
+pub struct ConfigSpace {
+    /// What of it lies in memory.
+    memory: Vec<Ecam<Mmio>>,
+    /// For what does not: the ports 0xcf8 and 0xcfc, which take two steps and so a lock.
+    ports: Mutex<()>,
+    /// Where segments begin, 0 apart: its number, and its buses in memory.
+    others: Vec<(u16, RangeInclusive<u8>)>,
+    /// The buses of segment 0 on which no bridge of another need lead.
+    roots: RangeInclusive<u8>,
 }
-
-/// Bytes of a bus in memory.
-const BUS: usize = 1 << 20;
 
 impl ConfigSpace {
     /// What the machine has. `map` maps registers.
-    pub fn detect(acpi: Option<&Tables>, map: impl FnOnce(u64, usize) -> Option<Mmio>) -> Self {
-        let ecam = acpi.and_then(Tables::ecam).filter(|(_, first, last)| first <= last);
-        let memory = ecam.and_then(|(address, first_bus, last_bus)| {
-            let skip = u64::from(first_bus) << 20;
-            let buses = usize::from(last_bus - first_bus) + 1;
-            let registers = map(address.checked_add(skip)?, buses * BUS)?;
-            Some(ConfigSpace::Memory { registers, first_bus, last_bus })
-        });
-        memory.unwrap_or(ConfigSpace::Ports(Mutex::new(())))
+    pub fn detect(acpi: Option<&Tables>, mut map: impl FnMut(u64, usize) -> Option<Mmio>) -> Self {
+        let (mut memory, mut others) = (Vec::new(), Vec::new());
+        for ecam in acpi.into_iter().flat_map(Tables::ecams) {
+            let first = u64::from(ecam.first_bus) << 20;
+            let len = (usize::from(ecam.last_bus - ecam.first_bus) + 1) * Ecam::<Mmio>::BUS;
+            let Some(registers) = ecam.address.checked_add(first).and_then(|at| map(at, len))
+            else {
+                continue;
+            };
+            memory.push(Ecam::new(registers, ecam.segment, ecam.first_bus));
+            if ecam.segment != 0 {
+                others.push((ecam.segment, ecam.first_bus..=ecam.last_bus));
+            }
+        }
+        // To look at all buses takes a virtual machine longer than all else of its boot.
+        let all = acpi.is_some_and(Tables::has_several_host_bridges);
+        let roots = 0..=if all { u8::MAX } else { 0 };
+        ConfigSpace { memory, ports: Mutex::new(()), others, roots }
+    }
+
+    /// Segments, and the buses on which functions are to be looked for that no bridge leads to.
+    pub fn roots(&self) -> impl Iterator<Item = (u16, RangeInclusive<u8>)> {
+        [(0, self.roots.clone())].into_iter().chain(self.others.iter().cloned())
     }
 
     /// Whether there is a PCI bus at all: microvm has none.
@@ -42,52 +52,34 @@ impl ConfigSpace {
         // SAFETY: reading an identity has no effect.
         unsafe { self.read(PciAddress::new(0, 0, 0, 0), 0) != u32::MAX }
     }
-
-    /// Where a register lies from the start of `registers`; out of range if it is not there.
-    fn offset(address: PciAddress, offset: u16, first_bus: u8, last_bus: u8) -> usize {
-        let bus = address.bus();
-        if address.segment() != 0 || !(first_bus..=last_bus).contains(&bus) {
-            return usize::MAX;
-        }
-        usize::from(bus - first_bus) * BUS
-            + (usize::from(address.device()) << 15)
-            + (usize::from(address.function()) << 12)
-            + usize::from(offset)
-    }
 }
 
 impl ConfigRegionAccess for ConfigSpace {
     unsafe fn read(&self, address: PciAddress, offset: u16) -> u32 {
-        match self {
-            ConfigSpace::Memory { registers, first_bus, last_bus } => {
-                registers.read32(Self::offset(address, offset, *first_bus, *last_bus))
-            }
-            ConfigSpace::Ports(lock) => match select(address, offset) {
-                // SAFETY: the ports of the host bridge; reading configuration space has no effect.
-                Some(select) => unsafe {
-                    let _held = lock.lock().unwrap_or_else(|broken| broken.into_inner());
-                    Port::new(0xcf8).write(select);
-                    Port::new(0xcfc).read()
-                },
-                None => u32::MAX,
+        if let Some(value) = self.memory.iter().find_map(|ecam| ecam.read(address, offset)) {
+            return value;
+        }
+        match select(address, offset) {
+            // SAFETY: the ports of the host bridge; reading configuration space has no effect.
+            Some(select) => unsafe {
+                let _held = self.ports.lock().unwrap_or_else(|broken| broken.into_inner());
+                Port::new(0xcf8).write(select);
+                Port::new(0xcfc).read()
             },
+            None => u32::MAX,
         }
     }
 
     unsafe fn write(&self, address: PciAddress, offset: u16, value: u32) {
-        match self {
-            ConfigSpace::Memory { registers, first_bus, last_bus } => {
-                registers.write32(Self::offset(address, offset, *first_bus, *last_bus), value);
-            }
-            ConfigSpace::Ports(lock) => {
-                let Some(select) = select(address, offset) else { return };
-                // SAFETY: the ports of the host bridge; the caller promised that the write is good.
-                unsafe {
-                    let _held = lock.lock().unwrap_or_else(|broken| broken.into_inner());
-                    Port::new(0xcf8).write(select);
-                    Port::new(0xcfc).write(value);
-                }
-            }
+        if self.memory.iter().any(|ecam| ecam.write(address, offset, value)) {
+            return;
+        }
+        let Some(select) = select(address, offset) else { return };
+        // SAFETY: the ports of the host bridge; the caller promised that the write is good.
+        unsafe {
+            let _held = self.ports.lock().unwrap_or_else(|broken| broken.into_inner());
+            Port::new(0xcf8).write(select);
+            Port::new(0xcfc).write(value);
         }
     }
 }

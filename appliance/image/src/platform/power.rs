@@ -5,7 +5,8 @@
 //! 37 a refusal to start, 39 memory that is not protected, 97 + 2 * vector a CPU exception (125 is a page
 //! fault). Exit code 1 is a panic of the kernel.
 
-use boot::acpi::Tables;
+use boot::acpi::{PowerOff, Register, Tables};
+use std::sync::OnceLock;
 use x86_64::instructions::port::Port;
 
 /// The appliance panicked.
@@ -23,25 +24,100 @@ pub fn debug_exit(code: u8) {
     unsafe { Port::<u32>::new(0xf4).write(u32::from(code) + 0x10) };
 }
 
-/// Ends the machine with a code that a test sees.
+/// What [`off`] goes by.
+static ACPI: OnceLock<Tables> = OnceLock::new();
+
+/// Takes note of the machine's tables.
+pub fn know(acpi: Option<Tables>) {
+    // Called once.
+    let _ = acpi.map(|acpi| ACPI.set(acpi));
+}
+
+/// Ends the machine with a code that a test sees: by ACPI, else by a reset.
 pub fn off(code: u8) -> ! {
     unsafe extern "C" {
-        /// Hermit: ends the machine by ACPI, or by a reset where that is how to end it.
+        /// Hermit: ends the machine by a reset, if by nothing else.
         safe fn sys_exit(status: i32) -> !;
     }
     debug_exit(code);
+    x86_64::instructions::interrupts::disable();
+    match ACPI.get().and_then(Tables::power_off) {
+        Some(PowerOff::Controls { controls, enable }) => {
+            let [(Some(first), _), _] = controls else { sys_exit(code.into()) };
+            let is_ours = || read(first) & SCI_ENABLED != 0;
+            if let Some((port, value)) = enable.filter(|_| !is_ours()) {
+                // SAFETY: ACPI says that this asks firmware to hand power management over.
+                unsafe { Port::new(port).write(value) };
+                // Each look takes a microsecond.
+                let _ = (0..PATIENCE).any(|_| is_ours());
+            }
+            for bits in [0, SLEEP] {
+                for (control, kind) in controls {
+                    let Some(control) = control else { continue };
+                    write(control, read(control) & !(7 << 10 | SLEEP) | kind << 10 | bits);
+                }
+            }
+        }
+        Some(PowerOff::Sleep(control, kind)) => write8(control, (kind << 2) as u8 | 1 << 5),
+        None => {}
+    }
+    // It takes a moment.
+    (0..PATIENCE).for_each(|_| drop(input(0x80)));
     sys_exit(code.into())
+}
+
+/// In a control register of power management: it is not firmware's, and the machine goes to sleep.
+const SCI_ENABLED: u16 = 1;
+const SLEEP: u16 = 1 << 13;
+/// Looks for which something is waited, of a microsecond each.
+const PATIENCE: u32 = 300_000;
+
+fn input(port: u16) -> u8 {
+    // SAFETY: the port of diagnostic codes, which has no effect when it is read.
+    unsafe { Port::new(port).read() }
+}
+
+fn read(register: Register) -> u16 {
+    // SAFETY: ACPI says that it is a control register of power management, which may be read.
+    match register {
+        Register::Port(port) => unsafe { Port::new(port).read() },
+        Register::Memory(address) => unsafe { (address as usize as *const u16).read_volatile() },
+        Register::Config(..) => 0,
+    }
+}
+
+fn write(register: Register, value: u16) {
+    // SAFETY: ACPI says that this is how the machine is switched off, which is what is wanted.
+    match register {
+        Register::Port(port) => unsafe { Port::new(port).write(value) },
+        Register::Memory(address) => unsafe {
+            (address as usize as *mut u16).write_volatile(value);
+        },
+        Register::Config(..) => {}
+    }
+}
+
+fn write8(register: Register, value: u8) {
+    // SAFETY: ACPI says that this switches the machine off or resets it, which is what is wanted.
+    match register {
+        Register::Port(port) => unsafe { Port::new(port).write(value) },
+        Register::Memory(address) => unsafe { (address as usize as *mut u8).write_volatile(value) },
+        Register::Config(device, function, offset) => unsafe {
+            let function = u32::from(device) << 11 | u32::from(function) << 8;
+            Port::new(0xcf8).write(1 << 31 | function | u32::from(offset & 0xfc));
+            Port::new(0xcfc + (offset & 3)).write(value);
+        },
+    }
 }
 
 /// Starts the machine anew: as ACPI says, else by the keyboard controller, else by a triple fault.
 pub fn reset(acpi: Option<&Tables>) -> ! {
-    const KEYBOARD_CONTROLLER: u16 = 0x64;
+    const KEYBOARD_CONTROLLER: Register = Register::Port(0x64);
     const PULSE_RESET: u8 = 0xfe;
     x86_64::instructions::interrupts::disable();
-    let by_acpi = acpi.and_then(Tables::reset_port);
-    for (port, value) in by_acpi.into_iter().chain([(KEYBOARD_CONTROLLER, PULSE_RESET)]) {
-        // SAFETY: these ports reset the machine, which is what is wanted.
-        unsafe { Port::new(port).write(value) };
+    let by_acpi = acpi.and_then(Tables::reset_register);
+    for (register, value) in by_acpi.into_iter().chain([(KEYBOARD_CONTROLLER, PULSE_RESET)]) {
+        write8(register, value);
     }
     let nothing =
         x86_64::structures::DescriptorTablePointer { limit: 0, base: x86_64::VirtAddr::zero() };

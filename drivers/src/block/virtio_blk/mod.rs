@@ -10,11 +10,13 @@ mod tests;
 use super::{OpenDisk, Opened};
 use crate::device::Device;
 use crate::hal::{
-    Arena, Clock, Completion, CrashWriter, Disk, DiskError, Features, Geometry, Instant, Operation,
-    Platform, Request, SubmitError, Window,
+    Arena, Clock, Completion, CrashWriter, Disk, DiskError, Features, Geometry, Instant, Notice,
+    Operation, Platform, Request, SubmitError, Window,
 };
 use crate::registry::OpenError;
-use crate::virtio::{self, Agreed, Descriptor, Error, Live, Ring, Setup, Taken, Transport, reset};
+use crate::virtio::{
+    self, Agreed, Descriptor, Error, Live, Ring, Setup, Taken, Transport, Vigil, reset,
+};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -82,6 +84,7 @@ struct VirtioBlk {
     /// Slots whose requests end without the device: flushes of a disk that needs none.
     done: Vec<u16>,
     broken: bool,
+    vigil: Vigil,
 }
 
 impl VirtioBlk {
@@ -107,6 +110,7 @@ impl VirtioBlk {
             tags: alloc::vec![None; depth.into()].into(),
             done: Vec::with_capacity(depth.into()),
             broken: false,
+            vigil: Vigil::default(),
         })
     }
 
@@ -229,6 +233,7 @@ impl VirtioBlk {
     fn give_up(&mut self) {
         if !self.broken {
             self.broken = true;
+            self.vigil.broke();
             // There is nothing more to be done about a device that ignores even this.
             let _ = reset(&mut *self.transport);
         }
@@ -349,9 +354,15 @@ impl Disk for VirtioBlk {
 
     /// A device that stands still is told again of what it has.
     fn watch(&mut self, _: Instant) {
-        if !self.broken && self.ring.stands_still() {
+        let still = !self.broken && self.ring.stands_still();
+        if still {
             self.transport.notify(QUEUE);
         }
+        self.vigil.see(still);
+    }
+
+    fn notice(&mut self) -> Option<Notice> {
+        self.vigil.notice()
     }
 
     fn interrupts(&self) -> u64 {

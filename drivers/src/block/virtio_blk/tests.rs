@@ -112,10 +112,43 @@ fn a_device_that_stands_still_is_told_again() {
     disk.watch(Instant::ZERO);
     disk.watch(Instant::ZERO);
     assert_eq!(kicks(), before + 2);
+    assert_eq!(disk.notice(), None, "two seconds are no reason");
+    (0..20).for_each(|_| disk.watch(Instant::ZERO));
+    assert!(disk.notice().unwrap().text.contains("completed nothing for 10 s"));
+    assert_eq!(disk.notice(), None, "said once");
+    let before = kicks() - 2;
     serve(&model, &mut storage()).unwrap();
     disk.watch(Instant::ZERO);
     disk.watch(Instant::ZERO);
     assert_eq!(kicks(), before + 2);
+    assert!(disk.notice().unwrap().text.contains("works again"));
+}
+
+/// Interrupts only end halts: what has completed is found without. A disk that says twice that something is done, or
+/// that something is done that nobody asked for, is not believed any more: each request ends once.
+#[test]
+fn a_lost_interrupt_and_an_end_that_comes_twice_or_names_another_harm_nobody() {
+    for other in [None, Some(1), Some(9999)] {
+        let (mut machine, model, mut disk) = open(ALL, 64);
+        let window = buffer(&mut machine, 512);
+        for tag in 0..3 {
+            disk.submit(&request(tag, Operation::Read, 0, window)).unwrap();
+        }
+        disk.flush_queue();
+        let mut device = model.state();
+        let chains: Vec<_> = (0..3).map(|_| device.pop(0).unwrap()).collect();
+        chains.iter().for_each(|chain| device.write_memory(chain.writable[1].0, &[0]));
+        let head: u32 = chains[1].head.into();
+        device.lie(0, head, 513, 1);
+        device.lie(0, other.map_or(head, |other| head + other), 513, 1);
+        drop(device);
+        let ends: Vec<Completion> = core::iter::from_fn(|| disk.poll()).collect();
+        assert_eq!(ends[0], Completion { tag: 1, result: Ok(()) });
+        assert_eq!(ends[1..].iter().map(|end| end.tag).collect::<Vec<_>>(), [0, 2]);
+        assert!(ends[1..].iter().all(|end| end.result == Err(DiskError::Broken)));
+        assert_eq!(model.state().status, 0, "reset, so that it leaves our memory alone");
+        assert!(disk.notice().unwrap().text.contains("its host is to blame"));
+    }
 }
 
 #[test]
@@ -314,6 +347,7 @@ fn a_status_that_was_never_written_breaks_the_disk() {
     assert_eq!(ends.len(), 3);
     assert!(ends.iter().all(|c| c.result == Err(DiskError::Broken)));
     assert_eq!(model.state().status, 0, "reset, so that it leaves our memory alone");
+    assert!(disk.notice().unwrap().text.contains("its host is to blame"));
     disk.submit(&request(9, Operation::Read, 0, window)).unwrap();
     disk.flush_queue();
     assert_eq!(disk.poll(), Some(Completion { tag: 9, result: Err(DiskError::Broken) }));

@@ -3,8 +3,10 @@
 
 use super::command::{Answer, CAPACITY, Capacity, Cdb, RESPONSE_NONE, read_capacity};
 use super::discover::Unit;
-use crate::hal::{Arena, Completion, DiskError, Geometry, Window};
-use crate::virtio::{Descriptor, Error, Live, Ring, Setup, Taken, Transport, read_config, reset};
+use crate::hal::{Arena, Completion, DiskError, Geometry, Notice, Window};
+use crate::virtio::{
+    Descriptor, Error, Live, Ring, Setup, Taken, Transport, Vigil, read_config, reset,
+};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -104,6 +106,7 @@ pub struct Controller {
     /// Slots of each unit.
     share: u16,
     broken: bool,
+    vigil: Vigil,
 }
 
 impl Controller {
@@ -148,6 +151,7 @@ impl Controller {
             units,
             share,
             broken,
+            vigil: Vigil::default(),
         };
         controller.offer_events();
         Ok((controller, limits))
@@ -274,9 +278,19 @@ impl Controller {
 
     /// A device that stands still is told again of what it has. All units share the queue: the first one sees to it.
     pub fn watch(&mut self, unit: usize) {
-        if unit == 0 && !self.broken && self.requests.stands_still() {
+        if unit != 0 {
+            return;
+        }
+        let still = !self.broken && self.requests.stands_still();
+        if still {
             self.transport.notify(REQUESTS);
         }
+        self.vigil.see(still);
+    }
+
+    /// What is to be told of the controller, by its first unit.
+    pub fn notice(&mut self, unit: usize) -> Option<Notice> {
+        if unit == 0 { self.vigil.notice() } else { None }
     }
 
     /// Has one command done at bring-up, when nothing else is under way, and waits for it as long as
@@ -416,6 +430,7 @@ impl Controller {
     /// The device is not used any more. Its reset keeps it away from the memory of requests that are still
     /// in flight; they end as broken.
     fn give_up(&mut self) {
+        self.vigil.broke();
         if core::mem::replace(&mut self.broken, true) {
             return;
         }

@@ -11,7 +11,7 @@ mod tests;
 use super::{OpenDisk, Opened};
 use crate::device::Device;
 use crate::hal::{
-    Clock, Completion, CrashWriter, Disk, Features, Geometry, Instant, Operation, Platform,
+    Clock, Completion, CrashWriter, Disk, Features, Geometry, Instant, Notice, Operation, Platform,
     Request, SubmitError,
 };
 use crate::registry::OpenError;
@@ -182,6 +182,10 @@ impl Disk for ScsiDisk {
 
     fn watch(&mut self, _: Instant) {
         self.controller.borrow_mut().watch(self.unit);
+    }
+
+    fn notice(&mut self) -> Option<Notice> {
+        self.controller.borrow_mut().notice(self.unit)
     }
 
     fn interrupts(&self) -> u64 {

@@ -348,6 +348,37 @@ fn what_was_not_done_is_sent_again_and_what_failed_fails() {
     assert_eq!(read(&[]), Err(DiskError::Io), "not all of it came");
 }
 
+/// No interrupt is raised for any of these ends; the controller is not believed any more, and each request ends once.
+#[test]
+fn an_end_that_comes_twice_or_names_another_harms_nobody() {
+    for other in [None, Some(1), Some(9999)] {
+        let (mut machine, model, mut player, mut disks) = set_up(MODERN);
+        player.stop();
+        let data = buffer(&mut machine, 4096);
+        let disk = &mut *disks[0].disk;
+        for tag in 0..3 {
+            disk.submit(&request(tag, Operation::Read, 0, data)).unwrap();
+        }
+        disk.flush_queue();
+        let mut device = model.state();
+        let chains: Vec<_> = (0..3).map(|_| device.pop(REQUESTS).unwrap()).collect();
+        for chain in &chains {
+            device.scatter(chain, &[0; ANSWER]);
+        }
+        let head: u32 = chains[1].head.into();
+        device.lie(REQUESTS, head, 0, 1);
+        device.lie(REQUESTS, other.map_or(head, |other| head + other), 0, 1);
+        drop(device);
+        let mut ends: Vec<Completion> = core::iter::from_fn(|| disk.poll()).collect();
+        ends.sort_unstable_by_key(|end| end.tag);
+        assert_eq!(ends.iter().map(|end| end.tag).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(ends[0].result, Err(DiskError::Broken));
+        assert_eq!(ends[2].result, Err(DiskError::Broken));
+        assert_eq!(model.state().status, 0);
+        assert!(disk.notice().unwrap().text.contains("its host is to blame"));
+    }
+}
+
 #[test]
 fn one_disk_does_not_take_the_others_slots_and_gets_only_its_own_completions() {
     let (mut machine, model, mut player, mut disks) = set_up(MODERN);

@@ -9,11 +9,11 @@ mod transmit;
 use super::{ETHERNET, LEAST_MTU, MOST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::device::Device;
 use crate::hal::{
-    Arena, Clock, Frame, Instant, Interrupt, Packet, Platform, Port, PortCounters, TransmitError,
-    TransmitProgress,
+    Arena, Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
+    TransmitError, TransmitProgress,
 };
 use crate::registry::OpenError;
-use crate::virtio::{self, Error, Live, Setup, Transport, read_config};
+use crate::virtio::{self, Error, Live, Setup, Transport, Vigil, read_config};
 use alloc::boxed::Box;
 use receive::Receiver;
 use transmit::Transmitter;
@@ -57,6 +57,7 @@ struct VirtioNet {
     mac: [u8; 6],
     mtu: u16,
     has_status: bool,
+    vigil: Vigil,
 }
 
 impl VirtioNet {
@@ -90,7 +91,8 @@ impl VirtioNet {
         setup.finish();
         let has_status = agreed.has(FEATURE_STATUS);
         let transport = Live::new(transport);
-        let mut net = VirtioNet { transport, receiver, transmitter, mac, mtu, has_status };
+        let vigil = Vigil::default();
+        let mut net = VirtioNet { transport, receiver, transmitter, mac, mtu, has_status, vigil };
         net.flush();
         Ok(net)
     }
@@ -206,14 +208,20 @@ impl Port for VirtioNet {
             self.transmitter.stop();
         }
         if broken {
-            return;
+            return self.vigil.broke();
         }
-        if self.transmitter.stands_still() {
+        let still = self.transmitter.stands_still();
+        if still {
             self.transport.notify(TRANSMIT);
         }
+        self.vigil.see(still);
         if self.receiver.stands_still() {
             self.transport.notify(RECEIVE);
         }
+    }
+
+    fn notice(&mut self) -> Option<Notice> {
+        self.vigil.notice()
     }
 
     fn wakes(&self) -> bool {

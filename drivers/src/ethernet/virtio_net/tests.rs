@@ -267,6 +267,31 @@ fn progress_is_of_the_first_frames() {
 }
 
 /// A device that talks nonsense is reset: then it holds no memory any more.
+/// A frame that is never sent is told of; one that is said to be sent twice, or that was never queued, is passed over;
+/// nothing of it wants an interrupt.
+#[test]
+fn frames_that_are_not_sent_sent_twice_or_never_queued_harm_nobody() {
+    let (_machine, model, mut net) = port(256);
+    net.transmit(&plain(&[1; 60])).unwrap();
+    net.transmit(&plain(&[2; 60])).unwrap();
+    net.flush();
+    (0..11).for_each(|_| net.watch(Instant::ZERO));
+    assert!(net.notice().unwrap().text.contains("completed nothing for 10 s"));
+    let heads = [0; 2].map(|_| model.state().pop(1).unwrap().head);
+    for head in [heads[0].into(), heads[0].into(), 9999, heads[1].into()] {
+        model.state().lie(1, head, 0, 1);
+        assert!(net.progress().sent <= 2);
+    }
+    net.watch(Instant::ZERO);
+    assert!(net.notice().unwrap().text.contains("works again"));
+    assert_eq!(net.progress(), TransmitProgress { queued: 2, sent: 2 });
+    assert_eq!(net.counters().rx_errors, 2, "what makes no sense is counted");
+    assert!(net.link_up() && model.state().live());
+    net.transmit(&plain(&[3; 60])).unwrap();
+    net.flush();
+    assert!(model.state().pop(1).is_some());
+}
+
 #[test]
 fn a_broken_device_is_reset() {
     let (_machine, model, mut net) = port(256);
@@ -277,6 +302,9 @@ fn a_broken_device_is_reset() {
     assert!(!net.link_up());
     net.watch(Instant::ZERO);
     assert_eq!(model.state().status, 0);
+    assert!(net.notice().unwrap().text.contains("its host is to blame"));
+    net.watch(Instant::ZERO);
+    assert_eq!(net.notice(), None, "said once");
     assert_eq!(net.progress(), TransmitProgress { queued: 1, sent: 1 });
     // What is sent now is lost, and holds nothing up.
     for _ in 0..1000 {

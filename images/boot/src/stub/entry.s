@@ -18,11 +18,11 @@
     .balign 8
 header_start:
     .long 0xe85250d6, 0, (header_end - header_start), -(0xe85250d6 + (header_end - header_start))
-    # wanted: memory map (6), command line (1), ACPI root pointer old (14) and new (15); optional
+    # wanted: memory map (6), command line (1), screen (8), ACPI root pointer old (14) and new (15); optional
     .balign 8
 1:  .short 1, 1
     .long 2f - 1b
-    .long 6, 1, 14, 15
+    .long 6, 1, 8, 14, 15
 2:  .balign 8
     # entry address
 3:  .short 3, 0

@@ -41,6 +41,24 @@ fn interrupts_come_for_what_arrives_while_they_are_wanted() {
     }
 }
 
+#[test]
+fn a_lost_interrupt_loses_no_message() {
+    let mut host = Host::with_board(Answer::Echo);
+    host.machine.model(|bridge| bridge.inject(Fault::NoInterrupts));
+    for _ in 0..4 {
+        host.port.set_interrupts(true);
+        let before = host.port.counters().interrupts;
+        host.send(7, b"unheard").unwrap();
+        host.port.flush();
+        host.machine.run();
+        assert_eq!(host.port.counters().interrupts, before);
+        assert!(host.port.pending());
+        host.port.set_interrupts(false);
+        host.turns(3);
+        assert_eq!(host.received().len(), 1);
+    }
+}
+
 /// A loop halts.
 fn halt(host: &mut Host) {
     host.port.set_interrupts(true);

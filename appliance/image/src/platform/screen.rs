@@ -1,0 +1,149 @@
+//! What the console shows, shown on the screen as well: the firmware's framebuffer, or a PC's text mode. Machines
+//! without a serial port, or with nobody at it, tell there what they miss and what their addresses are.
+//!
+//! Nothing is moved up: reading such memory is slow. Behind the last row the first one follows, and the row that
+//! is written next is empty.
+
+use super::paging;
+use boot::Screen as Place;
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use drivers::hal::{Arena, Mmio, Registers};
+use std::sync::OnceLock;
+
+/// Eight rows of eight pixels, the left one in the lowest bit.
+static FONT: [[u8; 8]; 128] = font8x8::legacy::BASIC_LEGACY;
+
+/// Pixels of a character, each twice as high as it is wide.
+const WIDTH: usize = 8;
+const HEIGHT: usize = 16;
+const PIXEL: usize = 4;
+/// Wider screens have larger characters.
+const SMALL: usize = 1920;
+/// Grey on black, in text mode.
+const ATTRIBUTE: u16 = 7 << 8;
+
+/// The screen.
+struct Screen {
+    memory: Mmio,
+    /// Bytes of a row of pixels, or of characters.
+    pitch: usize,
+    /// How much larger than the font it is written; 0 in text mode.
+    scale: usize,
+    columns: usize,
+    rows: usize,
+    /// Where the next character goes. Only one core writes at a time; what another one gets wrong is a character out of
+    /// place.
+    column: AtomicUsize,
+    row: AtomicUsize,
+    /// How far a control sequence is.
+    escape: AtomicU8,
+}
+
+static SCREEN: OnceLock<Screen> = OnceLock::new();
+
+/// Takes the screen, and clears it. False if it cannot be used.
+///
+/// # Safety
+/// No memory of the machine lies there, and nothing that others rely on.
+pub unsafe fn take(place: Place, arena: &mut Arena) -> bool {
+    let (pitch, width, height) =
+        (place.pitch as usize, place.width as usize, place.height as usize);
+    let scale = if place.text { 0 } else { width.div_ceil(SMALL) };
+    let (columns, rows, row) = match scale {
+        0 => (width, height, width * 2),
+        scale => (width / (WIDTH * scale), height / (HEIGHT * scale), width * PIXEL),
+    };
+    let Some(len) = pitch.checked_mul(height) else { return false };
+    if columns == 0 || rows == 0 || row > pitch || !pitch.is_multiple_of(8) {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let Some(memory) = (unsafe { paging::map_registers(place.address, len, arena) }) else {
+        return false;
+    };
+    (0..len / 8).for_each(|n| memory.write64(8 * n, 0));
+    let screen = Screen {
+        memory,
+        pitch,
+        scale,
+        columns,
+        rows,
+        column: AtomicUsize::new(0),
+        row: AtomicUsize::new(0),
+        escape: AtomicU8::new(0),
+    };
+    SCREEN.set(screen).is_ok()
+}
+
+/// Shows what goes to the console.
+pub fn print(bytes: &[u8]) {
+    if let Some(screen) = SCREEN.get() {
+        bytes.iter().for_each(|&byte| screen.put(byte));
+    }
+}
+
+impl Screen {
+    fn put(&self, byte: u8) {
+        let at = |cell: &AtomicUsize| cell.load(Ordering::Relaxed);
+        let set = |cell: &AtomicUsize, value| cell.store(value, Ordering::Relaxed);
+        match (self.escape.load(Ordering::Relaxed), byte) {
+            // ECMA-48: ESC [, parameters, and a final byte. That to clear the screen is the one that is heeded.
+            (0, 0x1b) => return self.escape.store(1, Ordering::Relaxed),
+            (0, _) => {}
+            (1, b'[') => return self.escape.store(2, Ordering::Relaxed),
+            (2, b'0'..=b'?') => return,
+            (_, last) => {
+                self.escape.store(0, Ordering::Relaxed);
+                if last == b'J' {
+                    (0..self.rows).for_each(|row| self.wipe(row));
+                    (set(&self.row, 0), set(&self.column, 0));
+                }
+                return;
+            }
+        }
+        match byte {
+            b'\r' => set(&self.column, 0),
+            b'\n' => self.next_row(),
+            8 => set(&self.column, at(&self.column).saturating_sub(1)),
+            // The rest of a character that is not ASCII.
+            ..b' ' | 0x7f..=0xbf => {}
+            _ => {
+                if at(&self.column) >= self.columns {
+                    set(&self.column, 0);
+                    self.next_row();
+                }
+                self.draw(at(&self.row), at(&self.column), if byte < 0x80 { byte } else { b'?' });
+                set(&self.column, at(&self.column) + 1);
+            }
+        }
+    }
+
+    fn next_row(&self) {
+        let row = (self.row.load(Ordering::Relaxed) + 1) % self.rows;
+        self.row.store(row, Ordering::Relaxed);
+        self.wipe(row);
+        self.wipe((row + 1) % self.rows);
+    }
+
+    fn wipe(&self, row: usize) {
+        let height = self.pitch * if self.scale == 0 { 1 } else { HEIGHT * self.scale };
+        (row * height..(row + 1) * height).step_by(8).for_each(|at| self.memory.write64(at, 0));
+    }
+
+    fn draw(&self, row: usize, column: usize, character: u8) {
+        if self.scale == 0 {
+            let at = row * self.pitch + 2 * column;
+            return self.memory.write16(at, ATTRIBUTE | u16::from(character));
+        }
+        let glyph = &FONT[usize::from(character & 0x7f)];
+        let (width, height) = (WIDTH * self.scale, HEIGHT * self.scale);
+        for y in 0..height {
+            let bits = glyph[y / (2 * self.scale)];
+            let lit = |x: usize| if bits >> (x / self.scale) & 1 != 0 { 0xff_ffff } else { 0u64 };
+            let start = (row * height + y) * self.pitch + column * width * PIXEL;
+            for x in (0..width).step_by(2) {
+                self.memory.write64(start + x * PIXEL, lit(x) | lit(x + 1) << 32);
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What real machines have and the usual virtual ones have not: many processors, much memory, several PCI host
+//! bridges and segments, BARs above 4 GiB, IOMMUs that firmware has left on, x2APIC, and an end by ACPI alone.
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use boot_tests::peer::Peer;
+use boot_tests::{boot, image, named_file, spec};
+use launch::qemu::{Boot, Disk, Firmware, Machine, Nic, NicModel, Program, Spec, Vm};
+use serde_json::{Value, json};
+
+const FIRST: &str = "10.9.0.1";
+const SECOND: &str = "10.8.0.1";
+
+/// The last core is as good as any, and those without ports sleep.
+#[test]
+fn sixty_four_processors() -> Result<()> {
+    let (mut vm, _first, mut second) = last_core(spec()?.cpus(64).memory(1024), 63)?;
+    ensure!(vm.run("show version --json")?.json()?["cpus"] == 64, "not 64 processors");
+    second.echo(SECOND, &[7; 1000])?;
+    let loops = vm.run("show loops --json")?.json()?;
+    ensure!(loops[63]["ports"] == json!(["net1"]), "{loops}");
+    ensure!(loops[62]["state"] == "no loop: it has no port", "{loops}");
+    Ok(())
+}
+
+/// Nothing of it is touched but what is used: the host has not a tenth of it.
+#[test]
+fn two_hundred_fifty_six_gibibytes() -> Result<()> {
+    const MIB: u32 = 256 << 10;
+    let backend = "memory-backend-ram,id=ram,size=256G,reserve=off";
+    let mut peer = Peer::new(&["10.9.0.2/24"])?;
+    let mut vm = boot(
+        spec()?
+            .memory(MIB)
+            .extra(["-object", backend, "-machine", "memory-backend=ram"])
+            .nic(peer.nic())
+            .append(&format!("isthmus.net.0.address={FIRST}/24")),
+    )?;
+    peer.ping(FIRST, 1000)?;
+    let memory = vm.run("show memory --json")?.json()?;
+    let arena = memory["arena"]["size"].as_u64().or(memory["arena_bytes"].as_u64());
+    ensure!(arena.is_some_and(|bytes| bytes > 250 << 30), "{memory}");
+    Ok(())
+}
+
+/// Processors whose APICs are reached by MSRs, and one whose number does not fit the other way.
+#[test]
+fn x2apic_and_numbers_beyond_255() -> Result<()> {
+    let machine = || Ok::<_, anyhow::Error>(spec()?.program(Program::with_vfio_user()?));
+    let (mut vm, _first, mut second) = last_core(machine()?.cpus(2), 1)?;
+    vm.run("show log")?.contains("x2APIC")?;
+    second.echo(SECOND, &[7; 1000])?;
+    // One socket has room for 256 cores: the second begins with 256.
+    let far = "max-x86_64-cpu,socket-id=1,core-id=0,thread-id=0";
+    let sparse = ["-smp", "1,maxcpus=512,sockets=2,cores=256", "-device", far];
+    let (mut vm, _first, mut second) = last_core(machine()?.extra(sparse), 1)?;
+    ensure!(vm.run("show version --json")?.json()?["cpus"] == 2, "not two processors");
+    second.echo(SECOND, &[7; 1000])?;
+    Ok(())
+}
+
+/// The appliance with a port on this core, between two peers. It halts whenever it can.
+fn last_core(spec: Spec, core: u32) -> Result<(Vm, Peer, Peer)> {
+    let mut first = Peer::new(&["10.9.0.2/24"])?;
+    let mut second = Peer::new(&["10.8.0.2/24"])?;
+    let vm = boot(
+        spec.nic(first.nic())
+            .nic(second.nic())
+            .append(&format!("isthmus.net.0.address={FIRST}/24"))
+            .append(&format!("isthmus.net.1.address={SECOND}/24 isthmus.net.1.core={core}"))
+            .append("isthmus.services.udp_echo=true isthmus.system.idle_after_us=0"),
+    )?;
+    first.ping(FIRST, 0)?;
+    for _ in 0..20 {
+        second.ping(SECOND, 100)?;
+    }
+    Ok((vm, first, second))
+}
+
+/// Buses that no bridge of the first host bridge leads to, and ports behind bridges behind bridges.
+#[test]
+fn devices_of_other_host_bridges_and_behind_bridges_are_found() -> Result<()> {
+    let express = [
+        "pxb-pcie,id=far,bus_nr=64",
+        "pcie-root-port,id=port,bus=far,slot=1",
+        "pcie-root-port,id=b0,slot=2",
+        "pcie-pci-bridge,id=b1,bus=b0",
+        "pci-bridge,id=b2,bus=b1,chassis_nr=9,addr=1",
+    ];
+    let plain = [
+        "pxb,id=port,bus_nr=64",
+        "pci-bridge,id=b1,chassis_nr=2",
+        "pci-bridge,id=b2,bus=b1,chassis_nr=3,addr=1",
+    ];
+    for (machine, bridges) in [(Machine::Q35, &express[..]), (Machine::Pc, &plain)] {
+        let (mut near, mut far) = (Peer::new(&["10.9.0.2/24"])?, Peer::new(&["10.8.0.2/24"])?);
+        let spec = spec()?.machine(machine);
+        let spec = bridges.iter().fold(spec, |spec, bridge| spec.bridge(bridge));
+        let mut vm = boot(
+            spec.nic_on("port", far.nic())
+                .nic_on("b2", near.nic())
+                .append(&format!("isthmus.net.0.address={FIRST}/24"))
+                .append(&format!("isthmus.net.1.address={SECOND}/24")),
+        )?;
+        // In the order of their places: what is behind the first host bridge, and then the others.
+        let shown = vm.run("show interfaces --json")?.json()?;
+        ensure!(shown[0]["mac"] == "52:54:00:12:34:57", "{shown}");
+        ensure!(shown[1]["mac"] == "52:54:00:12:34:56", "{shown}");
+        near.ping(FIRST, 1000)?;
+        far.ping(SECOND, 1000)?;
+    }
+    Ok(())
+}
+
+/// UEFI puts what is 64 bits wide there.
+#[test]
+fn registers_above_4_gib_are_used() -> Result<()> {
+    let medium = tempfile::NamedTempFile::new()?;
+    medium.as_file().set_len(64 << 20)?;
+    let iso = Spec::new(Boot::Iso(named_file("ISTHMUS_ISO")?)).firmware(Firmware::Ovmf);
+    let mut vm = boot(
+        iso.memory(512)
+            .bridge("pcie-root-port,id=port,slot=2")
+            .nic_on("port", Nic::user())
+            .disk(Disk::new(medium.path()).nvme(0, 1)),
+    )?;
+    vm.wait_for("10.0.2.15")?;
+    let high = addresses(&mut vm)?.into_iter().filter(|address| *address >= 4 << 30).count();
+    ensure!(high >= 2, "{:#x?}", addresses(&mut vm)?);
+    vm.run("ping 10.0.2.2 3")?.contains("3 of 3 answered")?;
+    vm.run("show disks")?.contains("nvme")?;
+    vm.run("show log")?.lacks("ERROR")?;
+    Ok(())
+}
+
+/// Where BARs are, behind bridges too.
+fn addresses(vm: &mut Vm) -> Result<Vec<u64>> {
+    fn walk(value: &Value, found: &mut Vec<u64>) {
+        match value {
+            Value::Array(all) => all.iter().for_each(|one| walk(one, found)),
+            Value::Object(all) => {
+                if all.contains_key("bar") {
+                    found.extend(all.get("address").and_then(Value::as_u64));
+                }
+                all.values().for_each(|one| walk(one, found));
+            }
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    walk(&vm.qmp.execute("query-pci", json!({}))?, &mut found);
+    Ok(found)
+}
+
+/// A machine without ECAM of its own, whose ACPI tables say that a segment's lies in the memory of a device: a
+/// function is found there that QEMU knows nothing of.
+#[test]
+fn functions_of_another_segment_are_found() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let path = |name: &str| directory.path().join(name);
+    // Configuration space of the buses 16 and 17: a network interface of Intel's that has no driver, behind a bridge.
+    let mut space = vec![0xff; 2 << 20];
+    let mut function = |at: usize, id: u32, class: u32, header: u8, buses: u32| {
+        space[at..at + 4096].fill(0);
+        space[at..at + 4].copy_from_slice(&id.to_le_bytes());
+        space[at + 8..at + 12].copy_from_slice(&(class << 8).to_le_bytes());
+        space[at + 14] = header;
+        space[at + 24..at + 28].copy_from_slice(&buses.to_le_bytes());
+    };
+    function(3 << 15, 0x3420_8086, 0x06_0400, 1, 0x11_11_10);
+    function(1 << 20, 0x1592_8086, 0x02_0000, 0, 0);
+    std::fs::write(path("space"), space)?;
+    let backend = format!(
+        "memory-backend-file,id=space,size=2M,share=on,mem-path={}",
+        path("space").display()
+    );
+    let machine = |table: &std::path::Path| -> Result<Vm> {
+        let table = format!("sig=MCFG,data={}", table.display());
+        let device = "ivshmem-plain,memdev=space,master=on";
+        let spec = Spec::kernel(image()?).machine(Machine::Pc);
+        boot(spec.extra(["-object", &backend, "-device", device, "-acpitable", &table]))
+    };
+    // Where the memory is, firmware decides, the same at each boot.
+    let table = path("mcfg");
+    std::fs::write(&table, [0; 8])?;
+    let found = addresses(&mut machine(&table)?)?;
+    let place =
+        found.into_iter().find(|address| address % (2 << 20) == 0).context("no BAR of 2 MiB")?;
+    let mut mcfg = vec![0; 8];
+    mcfg.extend((place - (16 << 20)).to_le_bytes());
+    mcfg.extend([5, 0, 16, 17, 0, 0, 0, 0]);
+    std::fs::write(&table, mcfg)?;
+    let mut vm = machine(&table)?;
+    vm.run("show devices")?.contains("pci:0005:10:03.0")?.contains("pci:0005:11:00.0")?;
+    vm.run("show log")?.contains("pci:0005:11:00.0")?;
+    Ok(())
+}
+
+/// Firmware that protects itself from devices leaves the IOMMU on: here somebody writes to its registers, before the
+/// first instruction.
+#[test]
+fn an_iommu_that_was_left_on_is_turned_off() -> Result<()> {
+    const REGISTERS: u64 = 0xfed9_0000;
+    const COMMAND: u64 = REGISTERS + 0x18;
+    const STATUS: u64 = REGISTERS + 0x1c;
+    /// Tables of nothing; both pointers are taken by commands of their own.
+    const COMMANDS: [u32; 3] = [1 << 30, 1 << 24, 1 << 31 | 1 << 25];
+    let directory = tempfile::tempdir()?;
+    let listener = UnixListener::bind(directory.path().join("qtest"))?;
+    let qtest = format!("unix:{}", directory.path().join("qtest").display());
+    let mut peer = Peer::new(&["10.9.0.2/24"])?;
+    let mut vm = spec()?
+        .nic_model(NicModel::E1000e)
+        .nic(peer.nic())
+        .append(&format!("isthmus.net.0.address={FIRST}/24"))
+        .extra(["-device", "intel-iommu,intremap=on"])
+        .extra(["-S", "-qtest", &qtest, "-qtest-log", "/dev/null"])
+        .start()?;
+    let mut registers = BufReader::new(listener.accept()?.0);
+    let mut ask = |words: String| -> Result<String> {
+        writeln!(registers.get_mut(), "{words}")?;
+        let mut line = String::new();
+        registers.read_line(&mut line)?;
+        ensure!(line.starts_with("OK"), "{words}: {line}");
+        Ok(line)
+    };
+    for command in COMMANDS {
+        ask(format!("writel {COMMAND:#x} {command:#x}"))?;
+    }
+    let on = ask(format!("readl {STATUS:#x}"))?;
+    ensure!(on.contains("c3000000") || on.contains("C3000000"), "{on}");
+    vm.qmp.execute("cont", json!({}))?;
+    vm.wait_ready()?;
+    vm.run("show log")?.contains("IOMMU at 0xfed90000: firmware had left it on; it is off now")?;
+    peer.ping(FIRST, 1000)?;
+    let off = ask(format!("readl {STATUS:#x}"))?;
+    ensure!(off.contains("0x0000000041000000"), "{off}");
+    Ok(())
+}
+
+/// Without QEMU's own way out: as ACPI says.
+#[test]
+fn acpi_switches_the_machine_off_and_on_again() -> Result<()> {
+    let uefi = || {
+        let iso = named_file("ISTHMUS_ISO")?;
+        Ok::<_, anyhow::Error>(Spec::new(Boot::Iso(iso)).firmware(Firmware::Ovmf).memory(512))
+    };
+    let on = |machine| Ok::<_, anyhow::Error>(spec()?.machine(machine));
+    for spec in [on(Machine::Pc)?, on(Machine::Q35)?, on(Machine::Microvm)?, uefi()?] {
+        // Without isa-debug-exit.
+        let mut vm = boot(spec.reboots())?;
+        vm.reboot()?;
+        vm.serial.send(b"poweroff\r")?;
+        let event = vm.qmp.wait_event("SHUTDOWN", Duration::from_secs(30))?;
+        ensure!(event["data"]["reason"] == "guest-shutdown", "{event}");
+        ensure!(vm.wait_exit()? == 0, "QEMU's status is not 0");
+    }
+    Ok(())
+}
