@@ -92,6 +92,12 @@ impl Inventory {
         self.devices.extract_if(.., |device| device.class() == class).collect()
     }
 
+    /// Whether there are devices of this class.
+    #[cfg(feature = "uhyve")]
+    pub fn has(&self, class: Class) -> bool {
+        self.devices.iter().any(|device| device.class() == class)
+    }
+
     /// Looks at all functions of PCI segment 0.
     pub fn scan_pci(&mut self, access: &'static (dyn ConfigRegionAccess + Sync)) {
         const ISA_BRIDGE: u32 = 0x0601;

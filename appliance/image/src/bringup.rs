@@ -7,6 +7,7 @@ use appliance::log_ring::LogRing;
 use appliance::machine::SpareCore;
 use boot::tsc::{Tsc, Verdict};
 use boot::{BootInfo, Protocol};
+#[cfg(not(feature = "uhyve"))]
 use drivers::fw_cfg;
 use drivers::hal::Instant;
 use drivers::inventory::Inventory;
@@ -16,11 +17,16 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::sync::OnceLock;
 
 /// The file by which the host hands over a document.
+#[cfg(not(feature = "uhyve"))]
 const CONFIG_FILE: &str = "opt/isthmus/config";
 /// The file by which it says which disk keeps the configuration: `serial:…`, `pci:…`.
+#[cfg(not(feature = "uhyve"))]
 const CONFIG_DISK_FILE: &str = "opt/isthmus/config-disk";
 /// QEMU's: the I/O port of its pvpanic device, 16 bits.
+#[cfg(not(feature = "uhyve"))]
 const PVPANIC_FILE: &str = "etc/pvpanic-port";
+/// Stands for a document that could not be read: like one that makes no sense it closes what it may have restricted.
+const NOT_READ: &[u8] = b"(not read)";
 /// Messages that the log keeps.
 const LOG_MESSAGES: usize = 128;
 
@@ -48,6 +54,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         machine,
         mut devices,
         pci,
+        #[cfg(not(feature = "uhyve"))]
         virtio_slots,
         spare,
         protection,
@@ -82,7 +89,11 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         protection.read_only
     );
     let mut inventory = Inventory::default();
+    #[cfg(feature = "uhyve")]
+    let watchdog = scan_uhyve(pci, &mut inventory);
+    #[cfg(not(feature = "uhyve"))]
     let mut watchdog = None;
+    #[cfg(not(feature = "uhyve"))]
     if pci.has_host_bridge() {
         let pci = &*Box::leak(Box::new(pci));
         inventory.scan_pci(pci);
@@ -91,19 +102,11 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         inventory.scan_virtio_mmio(&virtio_slots, &mut devices);
     }
     let (rng, entropy) = randomness(&mut inventory, &mut devices, machine.clock())?;
-    let fw_cfg = fw_cfg::read_file(&mut platform::Ports, CONFIG_FILE).unwrap_or_else(|error| {
-        log::error!("fw_cfg: {error}");
-        None
-    });
-    let config_disk = fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or(None);
-    let config_disk = config_disk.map(|name| String::from_utf8_lossy(&name).trim().to_string());
-    let pvpanic = fw_cfg::read_file(&mut platform::Ports, PVPANIC_FILE).unwrap_or(None);
-    if let Some(&[low, high]) = pvpanic.as_deref().and_then(|port| port.first_chunk()) {
-        platform::last_words::set_pvpanic(u16::from_le_bytes([low, high]));
-    }
+    let (fw_cfg, config_disk) = documents();
     let boot_protocol = match boot.protocol {
         Protocol::Pvh => "pvh",
         Protocol::Multiboot2 => "multiboot2",
+        Protocol::Uhyve => "uhyve",
     };
     let cpus = spare.len() + 1;
     Ok(Bringup {
@@ -128,6 +131,50 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         },
         log,
     })
+}
+
+/// What QEMU hands over: a document, and the name of the disk that keeps one.
+#[cfg(not(feature = "uhyve"))]
+fn documents() -> (Option<Vec<u8>>, Option<String>) {
+    let fw_cfg = fw_cfg::read_file(&mut platform::Ports, CONFIG_FILE).unwrap_or_else(|error| {
+        log::error!("fw_cfg: {error}");
+        Some(NOT_READ.into())
+    });
+    let config_disk = fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or(None);
+    let config_disk = config_disk.map(|name| String::from_utf8_lossy(&name).trim().to_string());
+    let pvpanic = fw_cfg::read_file(&mut platform::Ports, PVPANIC_FILE).unwrap_or(None);
+    if let Some(&[low, high]) = pvpanic.as_deref().and_then(|port| port.first_chunk()) {
+        platform::last_words::set_pvpanic(u16::from_le_bytes([low, high]));
+    }
+    (fw_cfg, config_disk)
+}
+
+/// What uhyve hands over: a document.
+#[cfg(feature = "uhyve")]
+fn documents() -> (Option<Vec<u8>>, Option<String>) {
+    use platform::uhyve::{CONFIG_FILE, Ports, of_the_console};
+    let read = of_the_console(|uhyve| {
+        uhyve.read_file(&mut Ports, CONFIG_FILE).unwrap_or_else(|error| {
+            log::error!("{CONFIG_FILE}: {error}");
+            Some(NOT_READ.into())
+        })
+    });
+    (read, None)
+}
+
+/// Looks for devices under uhyve, which has a network device or none.
+#[cfg(feature = "uhyve")]
+fn scan_uhyve(
+    pci: platform::ConfigSpace,
+    inventory: &mut Inventory,
+) -> Option<Box<dyn appliance::machine::Watchdog>> {
+    inventory.scan_pci(Box::leak(Box::new(pci)));
+    // Without a network device its place reads as what was last written to any port.
+    inventory.unclaimed.retain(|one| one.id.0 != 0);
+    if !inventory.has(Class::Port) {
+        log::error!("uhyve was started without a network: give it --net tap:NAME");
+    }
+    None
 }
 
 /// The log, stamped by the machine's clock, taking what the `log` crate's macros say.

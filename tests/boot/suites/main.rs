@@ -16,5 +16,6 @@ mod ntb;
 mod nvme;
 mod save;
 mod tls;
+mod uhyve;
 mod upgrade;
 mod volumes;

@@ -14,4 +14,5 @@ mod nvme_chance;
 mod ptdma;
 mod rapidio;
 mod tsi721;
+mod uhyve;
 mod vmxnet3;

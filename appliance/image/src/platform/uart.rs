@@ -1,6 +1,7 @@
 //! COM1, a 16550, polled (National Semiconductor PC16550D). The kernel set it up; it is taken over with
 //! one interrupt on, for what is received: it ends a halt, and says nothing at other times.
 
+pub use super::printer::Printer;
 use x86_64::instructions::port::Port;
 
 const COM1: u16 = 0x3f8;
@@ -74,22 +75,6 @@ pub fn print(text: &str) {
             tries += 1;
         }
         output(DATA, byte);
-    }
-}
-
-/// `write!` for [`print`], each newline as CR and LF.
-#[derive(Debug)]
-pub struct Printer;
-
-impl core::fmt::Write for Printer {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        for (i, line) in text.split('\n').enumerate() {
-            if i > 0 {
-                print("\r\n");
-            }
-            print(line);
-        }
-        Ok(())
     }
 }
 
