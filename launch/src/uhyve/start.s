@@ -14,6 +14,23 @@ start:
     movl image_words, %ecx
     rep movsl
 
+    # Nothing of the firmware's is left, whose tables the kernel would find: the host bridge of q35 makes its place
+    # memory.
+    movl $0x80000000, %ebx
+    movl $0x90, %ecx
+    movl $0x33333330, %esi
+    call configure
+    movl $0x94, %ecx
+    movl $0x00333333, %esi
+    call configure
+    xorl %eax, %eax
+    movl $0x40000, %edi
+    movl $((0xa0000 - 0x40000) / 4), %ecx
+    rep stosl
+    movl $0xc0000, %edi
+    movl $((0x100000 - 0xc0000) / 4), %ecx
+    rep stosl
+
     # The model's BARs of ports are to be where the hypercalls are.
     movl $0x80000000, %ebx
 3:  movl %ebx, %eax

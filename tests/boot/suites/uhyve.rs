@@ -6,7 +6,7 @@ mod real;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use boot_tests::named_file;
 use boot_tests::peer::Peer;
 use launch::uhyve::{Machine, Pretended};

@@ -206,7 +206,7 @@ fn try_open(mut machine: Machine, mtu: Option<u16>) -> Result<Bench, String> {
     let device = found.take(Class::Port).remove(0);
     assert_eq!(
         (device.driver(), device.location().to_string().as_str()),
-        ("virtio_net", "pci:00:00.0")
+        ("virtio_net", "pci:0000:00:00.0")
     );
     let port = device.open_port(&mut machine, &|_| mtu, &Never).map_err(|why| why.to_string())?;
     Ok(Bench { machine, port })

@@ -5,9 +5,9 @@
 
 use super::{enter, fatal, handover, physical};
 use crate::{BootInfo, ClockSource, Kind, Protocol, device_tree};
+use core::arch::asm;
 use core::ptr::addr_of_mut;
 use hermit_entry::boot_info::{BootInfo as HermitBootInfo, PlatformInfo, RawBootInfo};
-use x86_64::instructions::port::Port;
 
 /// Ports of hypercalls; what is written there is the address of their parameters.
 const EXIT: u16 = 0x540;
@@ -82,6 +82,9 @@ pub fn exit() {
 
 /// `parameters` lie on the stub's stack, which is in the image.
 fn call(port: u16, parameters: u64) {
-    // SAFETY: a hypercall, which reads its parameters, and the text that they name, before this returns.
-    unsafe { Port::new(port).write(parameters as u32) };
+    // SAFETY: a hypercall, which reads its parameters, and the text that they name, before this returns. (`Port` promises
+    // the compiler that memory does not matter.)
+    unsafe {
+        asm!("out dx, eax", in("dx") port, in("eax") parameters as u32, options(nostack, preserves_flags));
+    }
 }
