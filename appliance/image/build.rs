@@ -18,12 +18,12 @@ fn main() {
     // One copy of functions whose code is the same (a backtrace may name another of them), and of equal strings.
     println!("cargo:rustc-link-arg-bins=--icf=all");
     println!("cargo:rustc-link-arg-bins=-O2");
-    if env::var_os("CARGO_FEATURE_UHYVE").is_some() {
-        println!("cargo:rustc-link-arg-bins=--entry=_start");
-    } else {
-        // 2 MiB is free under SeaBIOS, GRUB and OVMF; what lies below the image is lost to the kernel.
-        for argument in ["--no-pie", "--image-base=0x200000", "--entry=isthmus_pvh"] {
-            println!("cargo:rustc-link-arg-bins={argument}");
-        }
+    let entry = match env::var_os("CARGO_FEATURE_UHYVE") {
+        Some(_) => "--entry=isthmus_uhyve",
+        None => "--entry=isthmus_pvh",
+    };
+    // 2 MiB is free under SeaBIOS, GRUB, OVMF and uhyve; what lies below the image is lost to the kernel.
+    for argument in ["--no-pie", "--image-base=0x200000", entry] {
+        println!("cargo:rustc-link-arg-bins={argument}");
     }
 }

@@ -93,6 +93,12 @@ impl Inventory {
         self.devices.extract_if(.., |device| device.class() == class).collect()
     }
 
+    /// Whether there are devices of this class.
+    #[cfg(feature = "uhyve")]
+    pub fn has(&self, class: Class) -> bool {
+        self.devices.iter().any(|device| device.class() == class)
+    }
+
     /// Looks at all functions of PCI segment 0 that are on its bus 0, or behind bridges there.
     pub fn scan_pci(&mut self, access: &'static (dyn ConfigRegionAccess + Sync)) {
         self.scan_segment(0, 0..=0, access);

@@ -19,4 +19,6 @@ pub mod ntb;
 pub mod pci;
 pub mod rapidio;
 pub mod registry;
+#[cfg(feature = "uhyve")]
+pub mod uhyve;
 pub mod virtio;

@@ -28,4 +28,5 @@ pub mod setup;
 pub mod symbolize;
 pub mod terminal;
 pub mod test;
+pub mod uhyve;
 pub mod workspace;

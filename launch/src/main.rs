@@ -25,7 +25,7 @@ enum Verb {
     Setup,
     /// Build the image: target/isthmus/isthmus.elf
     Build {
-        /// Also build the standard Hermit image for uhyve
+        /// Also build the image for uhyve
         #[arg(long)]
         uhyve: bool,
         /// For development: target/isthmus/isthmus-dev.elf, built sooner, larger and slower than what is shipped

@@ -39,6 +39,8 @@ pub enum Purpose {
     Networks,
     /// libvirt's own daemons and programs.
     Libvirt,
+    /// uhyve itself, on a network of Linux's own, where KVM works.
+    Uhyve,
     /// Making a fresh Debian to test in.
     Fresh,
 }
@@ -62,6 +64,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Python, &["python3"]),
     (Purpose::Networks, &["iproute2"]),
     (Purpose::Libvirt, &["bsdutils", "iproute2", "libvirt-clients", "libvirt-daemon-system"]),
+    (Purpose::Uhyve, &["curl", "iproute2", "iputils-ping"]),
     (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),
 ];
 
@@ -82,6 +85,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Python,
     Purpose::Networks,
     Purpose::Libvirt,
+    Purpose::Uhyve,
     Purpose::Fresh,
 ];
 

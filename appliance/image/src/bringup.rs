@@ -1,12 +1,15 @@
 //! What the appliance starts with: machine, devices, randomness, configuration from the host.
 
-use crate::platform::{self, Clock, Devices, Pc, power};
+#[cfg(not(feature = "uhyve"))]
+use crate::platform::Pc;
+use crate::platform::{self, Clock, Devices, power};
 use appliance::crash;
 use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
 use appliance::machine::SpareCore;
 use boot::tsc::{Tsc, Verdict};
 use boot::{BootInfo, Protocol};
+#[cfg(not(feature = "uhyve"))]
 use drivers::fw_cfg;
 use drivers::hal::Instant;
 use drivers::inventory::Inventory;
@@ -16,13 +19,19 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::sync::OnceLock;
 
 /// The file by which the host hands over a document.
+#[cfg(not(feature = "uhyve"))]
 const CONFIG_FILE: &str = "opt/isthmus/config";
 /// The file by which it says which disk keeps the configuration: `serial:…`, `pci:…`.
+#[cfg(not(feature = "uhyve"))]
 const CONFIG_DISK_FILE: &str = "opt/isthmus/config-disk";
 /// QEMU's: the I/O port of its pvpanic device, 16 bits.
+#[cfg(not(feature = "uhyve"))]
 const PVPANIC_FILE: &str = "etc/pvpanic-port";
 /// Where the console is unless somebody says otherwise.
+#[cfg(not(feature = "uhyve"))]
 const COM1: u16 = 0x3f8;
+/// Stands for a document that could not be read: like one that makes no sense it closes what it may have restricted.
+const NOT_READ: &[u8] = b"(not read)";
 /// Messages that the log keeps.
 const LOG_MESSAGES: usize = 128;
 
@@ -47,9 +56,10 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     let machine = platform::bring_up(boot, |clock| *log.insert(start_log(clock)));
     let machine = machine.map_err(|reason| Refusal { reason, code: power::UNPROTECTED })?;
     let platform::Bringup {
-        mut machine,
+        machine,
         mut devices,
         pci,
+        #[cfg(not(feature = "uhyve"))]
         virtio_slots,
         spare,
         protection,
@@ -84,7 +94,11 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         protection.read_only
     );
     let mut inventory = Inventory::default();
+    #[cfg(feature = "uhyve")]
+    let watchdog = scan_uhyve(pci, &mut inventory);
+    #[cfg(not(feature = "uhyve"))]
     let mut watchdog = None;
+    #[cfg(not(feature = "uhyve"))]
     if pci.has_host_bridge() {
         let pci = &*Box::leak(Box::new(pci));
         pci.roots().for_each(|(segment, roots)| inventory.scan_segment(segment, roots, pci));
@@ -92,21 +106,14 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     } else {
         inventory.scan_virtio_mmio(&virtio_slots, &mut devices);
     }
-    find_console(&mut machine, &mut inventory, &mut devices);
+    #[cfg(not(feature = "uhyve"))]
+    let machine = with_console(machine, &mut inventory, &mut devices);
     let (rng, entropy) = randomness(&mut inventory, &mut devices, machine.clock())?;
-    let fw_cfg = fw_cfg::read_file(&mut platform::Ports, CONFIG_FILE).unwrap_or_else(|error| {
-        log::error!("fw_cfg: {error}");
-        None
-    });
-    let config_disk = fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or(None);
-    let config_disk = config_disk.map(|name| String::from_utf8_lossy(&name).trim().to_string());
-    let pvpanic = fw_cfg::read_file(&mut platform::Ports, PVPANIC_FILE).unwrap_or(None);
-    if let Some(&[low, high]) = pvpanic.as_deref().and_then(|port| port.first_chunk()) {
-        platform::last_words::set_pvpanic(u16::from_le_bytes([low, high]));
-    }
+    let (fw_cfg, config_disk) = documents();
     let boot_protocol = match boot.protocol {
         Protocol::Pvh => "pvh",
         Protocol::Multiboot2 => "multiboot2",
+        Protocol::Uhyve => "uhyve",
     };
     let cpus = spare.len() + 1;
     Ok(Bringup {
@@ -133,6 +140,51 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     })
 }
 
+/// What QEMU hands over: a document, and the name of the disk that keeps one.
+#[cfg(not(feature = "uhyve"))]
+fn documents() -> (Option<Vec<u8>>, Option<String>) {
+    let fw_cfg = fw_cfg::read_file(&mut platform::Ports, CONFIG_FILE).unwrap_or_else(|error| {
+        log::error!("fw_cfg: {error}");
+        Some(NOT_READ.into())
+    });
+    let config_disk = fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or(None);
+    let config_disk = config_disk.map(|name| String::from_utf8_lossy(&name).trim().to_string());
+    let pvpanic = fw_cfg::read_file(&mut platform::Ports, PVPANIC_FILE).unwrap_or(None);
+    if let Some(&[low, high]) = pvpanic.as_deref().and_then(|port| port.first_chunk()) {
+        platform::last_words::set_pvpanic(u16::from_le_bytes([low, high]));
+    }
+    (fw_cfg, config_disk)
+}
+
+/// What uhyve hands over: a document.
+#[cfg(feature = "uhyve")]
+fn documents() -> (Option<Vec<u8>>, Option<String>) {
+    use platform::uhyve::{CONFIG_FILE, Ports, of_the_console};
+    let read = of_the_console(|uhyve| {
+        uhyve.read_file(&mut Ports, CONFIG_FILE).unwrap_or_else(|error| {
+            log::error!("{CONFIG_FILE}: {error}");
+            Some(NOT_READ.into())
+        })
+    });
+    (read, None)
+}
+
+/// Looks for devices under uhyve, which has a network device or none.
+#[cfg(feature = "uhyve")]
+fn scan_uhyve(
+    pci: platform::ConfigSpace,
+    inventory: &mut Inventory,
+) -> Option<Box<dyn appliance::machine::Watchdog>> {
+    let pci = &*Box::leak(Box::new(pci));
+    pci.roots().for_each(|(segment, roots)| inventory.scan_segment(segment, roots, pci));
+    // Without a network device its place reads as what was last written to any port.
+    inventory.unclaimed.retain(|one| one.id.0 != 0);
+    if !inventory.has(Class::Port) {
+        log::error!("uhyve was started without a network: give it --net tap:NAME");
+    }
+    None
+}
+
 /// The log, stamped by the machine's clock, taking what the `log` crate's macros say.
 fn start_log(clock: Clock) -> &'static LogRing {
     static CLOCK: OnceLock<Clock> = OnceLock::new();
@@ -147,10 +199,14 @@ fn start_log(clock: Clock) -> &'static LogRing {
 }
 
 /// Where there is no serial port, the console is that of a hypervisor.
-fn find_console(machine: &mut Pc, inventory: &mut Inventory, devices: &mut Devices) {
+#[cfg(not(feature = "uhyve"))]
+fn with_console(mut machine: Pc, inventory: &mut Inventory, devices: &mut Devices) -> Pc {
     match machine.serial_port() {
-        Some(COM1) => return,
-        Some(port) => return log::info!("console: the serial port at {port:#x}"),
+        Some(COM1) => return machine,
+        Some(port) => {
+            log::info!("console: the serial port at {port:#x}");
+            return machine;
+        }
         None => {}
     }
     for device in inventory.take(Class::Console) {
@@ -158,7 +214,8 @@ fn find_console(machine: &mut Pc, inventory: &mut Inventory, devices: &mut Devic
         match device.open_console(devices) {
             Ok(console) => {
                 log::info!("console: {location}");
-                return machine.set_console(console);
+                machine.set_console(console);
+                return machine;
             }
             Err(why) => log::error!("console: {location}: {why}"),
         }
@@ -166,6 +223,7 @@ fn find_console(machine: &mut Pc, inventory: &mut Inventory, devices: &mut Devic
     log::warn!(
         "console: the machine has no serial port and no virtio-console: it is configured over the network"
     );
+    machine
 }
 
 /// A CSPRNG seeded by the CPU or by a virtio source; without either the appliance does not start,

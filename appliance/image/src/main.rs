@@ -10,11 +10,7 @@ mod platform;
 
 #[cfg(target_os = "hermit")]
 fn main() {
-    let Some(boot) = boot::boot_info() else {
-        println!("isthmus: started by a loader that offers no devices; nothing to do");
-        std::process::exit(0);
-    };
-    match bringup::bring_up(boot) {
+    match bringup::bring_up(boot::boot_info()) {
         Ok(bringup) => platform::last_act::run(appliance::gateway::Gateway::start(bringup)),
         Err(bringup::Refusal { reason, code }) => {
             use core::fmt::Write;

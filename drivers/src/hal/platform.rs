@@ -67,6 +67,12 @@ pub unsafe trait Platform {
     /// An interrupt that wakes the core which will own the device, or None if there is none left.
     fn allocate_interrupt(&mut self) -> Option<Interrupt>;
 
+    /// The same for a device that has only a line, the one of this number at the interrupt controller.
+    #[cfg(feature = "uhyve")]
+    fn route_line(&mut self, _line: u8) -> Option<Interrupt> {
+        None
+    }
+
     /// All DMA memory.
     fn arena(&mut self) -> &mut Arena;
 }

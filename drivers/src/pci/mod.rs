@@ -102,6 +102,20 @@ impl<'a> Function<'a> {
         self.write32(COMMAND, command | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX);
     }
 
+    /// Lets it raise its line, whose number at the interrupt controller this is, as the firmware said; None if it has
+    /// none.
+    #[cfg(feature = "uhyve")]
+    pub(crate) fn allow_line(&self) -> Option<u8> {
+        const LINE: u16 = 0x3c;
+        let [line, pin, ..] = self.read32(LINE).to_le_bytes();
+        if pin == 0 || line == 0xff {
+            return None;
+        }
+        let command = self.read32(COMMAND) & 0xffff;
+        self.write32(COMMAND, command & !COMMAND_NO_INTX);
+        Some(line)
+    }
+
     /// Forbids it to reach memory: what it was told before can do no harm any more.
     pub fn disable(&self) {
         let command = self.read32(COMMAND) & 0xffff;

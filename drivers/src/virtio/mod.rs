@@ -5,6 +5,7 @@
 //! rings is held against the driver's own books, and a device that lies is counted or given up,
 //! never believed.
 
+mod dialect;
 mod mmio;
 mod pci;
 mod polled;
@@ -17,6 +18,7 @@ pub(crate) mod model;
 #[cfg(test)]
 mod tests;
 
+pub use dialect::Dialect;
 pub use mmio::{Slot, device_type as mmio_device_type};
 pub use pci::{VENDOR, device_type as pci_device_type};
 pub(crate) use polled::{Asking, PolledQueue};

@@ -1,8 +1,8 @@
 //! Virtio over PCI (virtio 1.2, 4.1): registers in memory BARs, found through capabilities.
 //! Devices that only have the port I/O interface from before virtio 1.0 are not supported.
 
-use super::transport::{NoConfig, Transport};
-use super::{Error, Ring};
+use super::transport::{DRIVER_OK, NoConfig, Transport};
+use super::{Dialect, Error, Ring};
 use crate::hal::{Interrupt, Platform, Registers};
 use crate::pci::{Bars, Function, Msix};
 use alloc::boxed::Box;
@@ -63,6 +63,9 @@ pub struct PciTransport {
     notify_multiplier: u32,
     msix: Option<Msix>,
     interrupt: Option<Interrupt>,
+    dialect: Dialect,
+    /// The driver is ready.
+    is_live: bool,
 }
 
 impl PciTransport {
@@ -76,6 +79,10 @@ impl PciTransport {
             let interrupt = platform.allocate_interrupt();
             transport.interrupt = interrupt.filter(|i| msix.route(VECTOR, i));
             transport.msix = Some(msix);
+        }
+        #[cfg(feature = "uhyve")]
+        if transport.dialect.is_uhyve() {
+            transport.interrupt = function.allow_line().and_then(|line| platform.route_line(line));
         }
         Ok(transport)
     }
@@ -103,6 +110,8 @@ impl PciTransport {
             notify_multiplier,
             msix: None,
             interrupt: None,
+            dialect: Dialect::of(function),
+            is_live: false,
         })
     }
 
@@ -151,7 +160,17 @@ impl Transport for PciTransport {
         self.common.read8(DEVICE_STATUS)
     }
 
+    fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
     fn set_status(&mut self, status: u8) {
+        if self.dialect.is_uhyve() {
+            if self.is_live {
+                return;
+            }
+            self.is_live = status & DRIVER_OK != 0;
+        }
         self.common.write8(DEVICE_STATUS, status);
         if status == 0 {
             self.doorbells.clear();
@@ -179,7 +198,9 @@ impl Transport for PciTransport {
     fn enable_queue(&mut self, index: u16, ring: &Ring, interrupts: bool) -> Result<(), Error> {
         let refused = Error::QueueRefused { index, entries: ring.size() };
         self.common.write16(QUEUE_SELECT, index);
-        self.common.write16(QUEUE_SIZE, ring.size());
+        if !self.dialect.is_uhyve() {
+            self.common.write16(QUEUE_SIZE, ring.size());
+        }
         if self.common.read16(QUEUE_SIZE) != ring.size() {
             return Err(refused);
         }

@@ -9,6 +9,7 @@
 //! to their wrap when it asks whether to notify, reads the device's event index without a barrier,
 //! and needs a reference to each buffer.
 
+use super::Dialect;
 use crate::hal::{Cell, Cells, Window};
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -109,6 +110,7 @@ pub struct Ring {
     dead: bool,
     /// Used index at the last [`Ring::stands_still`].
     seen: u16,
+    dialect: Dialect,
 }
 
 impl Ring {
@@ -148,9 +150,21 @@ impl Ring {
             outstanding: 0,
             dead: false,
             seen: 0,
+            dialect: Dialect::default(),
         };
         ring.set_interrupts(false);
         Some(ring)
+    }
+
+    /// The same of a device that speaks so.
+    pub(super) fn of(mut self, dialect: Dialect) -> Self {
+        self.dialect = dialect;
+        self
+    }
+
+    /// How its device departs from the standard.
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.dialect
     }
 
     /// Number of descriptors, and of entries in each ring.
@@ -258,7 +272,9 @@ impl Ring {
         fence(Ordering::SeqCst);
         let news = self.offered.wrapping_sub(self.told);
         self.told = self.offered;
-        if self.event_index {
+        if self.dialect.is_uhyve() {
+            true
+        } else if self.event_index {
             let event = self.used.event.load(0);
             self.offered.wrapping_sub(event).wrapping_sub(1) < news
         } else {

@@ -1,14 +1,14 @@
 //! How a driver reaches a virtio device, whichever bus it is on; and the steps of setting one up
 //! (virtio 1.2, 2.1 and 3.1).
 
-use super::{Error, Ring};
+use super::{Dialect, Error, Ring};
 use crate::hal::{Arena, Interrupt, Registers, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 const ACKNOWLEDGE: u8 = 1;
 const DRIVER: u8 = 2;
-const DRIVER_OK: u8 = 4;
+pub(super) const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;
 const FAILED: u8 = 128;
 
@@ -34,6 +34,10 @@ pub trait Transport: Send {
     fn status(&self) -> u8;
     /// Sets the device status; 0 resets.
     fn set_status(&mut self, status: u8);
+    /// How it departs from the standard.
+    fn dialect(&self) -> Dialect {
+        Dialect::default()
+    }
     /// Features that the device offers.
     fn offered_features(&mut self) -> u64;
     /// Tells the device which of them are used.
@@ -174,7 +178,8 @@ impl<'a> Setup<'a> {
         let size = 1 << capacity.min(most).ilog2();
         let memory = self.alloc(Ring::bytes(size, self.agreed.legacy), Ring::ALIGN)?;
         let ring = Ring::new(memory, size, self.agreed.legacy, self.agreed.has(EVENT_INDEX))
-            .ok_or(Error::NoMemory { bytes: memory.len() })?;
+            .ok_or(Error::NoMemory { bytes: memory.len() })?
+            .of(self.transport.dialect());
         self.transport.enable_queue(index, &ring, interrupts)?;
         Ok(ring)
     }
@@ -204,6 +209,10 @@ impl Drop for Setup<'_> {
 /// Resets the device; it touches no memory of ours from then on.
 pub fn reset(transport: &mut dyn Transport) -> Result<(), Error> {
     transport.set_status(0);
+    if transport.dialect().is_uhyve() {
+        // Done at once, or not at all.
+        return if transport.status() == 0 { Ok(()) } else { Err(Error::NoReset) };
+    }
     (0..RESET_READS).any(|_| transport.status() == 0).then_some(()).ok_or(Error::NoReset)
 }
 

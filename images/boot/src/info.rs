@@ -10,6 +10,8 @@ pub enum Protocol {
     Pvh,
     /// Multiboot2: GRUB.
     Multiboot2,
+    /// uhyve, for which there is an image of its own.
+    Uhyve,
 }
 
 /// How the clock was measured.
@@ -127,11 +129,10 @@ impl BootInfo {
     }
 }
 
-/// What the stub found, or `None` if the image was not booted by it (the standard Hermit image).
-/// Only for code that is linked with a kernel bundle, which defines `isthmus_boot_info`.
-pub fn boot_info() -> Option<&'static BootInfo> {
+/// What the stub found. Only for code that is linked with a kernel bundle, which defines `isthmus_boot_info`.
+pub fn boot_info() -> &'static BootInfo {
     unsafe extern "C" {
-        safe fn isthmus_boot_info() -> Option<&'static BootInfo>;
+        safe fn isthmus_boot_info() -> &'static BootInfo;
     }
     isthmus_boot_info()
 }

@@ -22,6 +22,7 @@ const VISIBLE: &[&str] = &[
     "_start",
     "isthmus_pvh",
     "isthmus_multiboot2",
+    "isthmus_uhyve",
     "isthmus_boot_info",
     "runtime_entry",
     "memcmp",
@@ -39,13 +40,9 @@ pub fn build(toolchain: &Toolchain, kernel: &Path, kind: Kind) -> Result<PathBuf
     cargo.arg(format!("--config=patch.crates-io.hermit-kernel.path={:?}", kernel.display()));
     cargo.arg("--config=unstable.build-std=[\"core\",\"alloc\"]");
     cargo.env("HERMIT_LOG_LEVEL_FILTER", "off");
-    if kind == Kind::SelfBooting {
-        cargo.args(["--features", "stub"]);
-    }
+    cargo.args(["--features", kind.feature()]);
     // As in `program.rs`: linked to one address.
-    if kind == Kind::SelfBooting {
-        cargo.args(["--", "-Crelocation-model=static"]);
-    }
+    cargo.args(["--", "-Crelocation-model=static"]);
     command::run_quietly("building the kernel", &mut cargo)?;
 
     let archive = target.join(TARGET).join("release/libkernel.a");

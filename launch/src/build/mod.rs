@@ -3,12 +3,12 @@
 mod bundle;
 pub mod commit;
 pub mod families;
-mod hermit;
 mod kernel_source;
 mod program;
 pub(crate) mod section;
 mod smp;
 pub(crate) mod toolchain;
+pub(crate) mod uhyve;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use toolchain::Toolchain;
 /// What to build.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Also build the standard Hermit image (position independent, without the boot stub) for uhyve.
+    /// Also build the image for uhyve.
     pub uhyve: bool,
     /// Also build the image for tests, in which faults can be provoked.
     pub faults: bool,
@@ -44,24 +44,32 @@ pub struct Image {
     pub symbols: PathBuf,
     /// The image for tests, when it was asked for.
     pub faults: Option<PathBuf>,
-    /// The standard Hermit image, when it was asked for.
+    /// The image for uhyve, when it was asked for.
     pub uhyve: Option<PathBuf>,
 }
 
 /// How an image is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// By itself: the boot stub is linked in.
+    /// By itself: by PVH or Multiboot2.
     SelfBooting,
-    /// By a loader that knows Hermit (uhyve).
-    Hermit,
+    /// By uhyve.
+    Uhyve,
 }
 
 impl Kind {
     fn name(self) -> &'static str {
         match self {
             Kind::SelfBooting => "boot",
-            Kind::Hermit => "hermit",
+            Kind::Uhyve => "uhyve",
+        }
+    }
+
+    /// The feature of the kernel bundle.
+    fn feature(self) -> &'static str {
+        match self {
+            Kind::SelfBooting => "stub",
+            Kind::Uhyve => "uhyve",
         }
     }
 }
@@ -93,9 +101,9 @@ pub fn build(options: &Options) -> Result<Image> {
         image.faults = Some(program(&bundle, Kind::SelfBooting, &features, name)?.0);
     }
     if options.uhyve {
-        let bundle = bundle::build(&toolchain, &kernel, Kind::Hermit)?;
-        let (uhyve, _) = program(&bundle, Kind::Hermit, &families, format!("isthmus-uhyve{dev}"))?;
-        hermit::check(&uhyve)?;
+        let bundle = bundle::build(&toolchain, &kernel, Kind::Uhyve)?;
+        let (uhyve, _) = program(&bundle, Kind::Uhyve, &families, format!("isthmus-uhyve{dev}"))?;
+        uhyve::check(&uhyve)?;
         image.uhyve = Some(uhyve);
     }
     Ok(image)

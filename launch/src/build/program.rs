@@ -24,7 +24,7 @@ pub fn build(
     // All kinds of image share what is compiled before the last crate, which a feature tells apart.
     let target = workspace::target().join("image");
     let mut features = features.to_vec();
-    if kind == Kind::Hermit {
+    if kind == Kind::Uhyve {
         features.push("uhyve");
     }
     let mut cargo = toolchain.cargo();

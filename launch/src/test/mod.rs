@@ -104,11 +104,13 @@ pub fn test(options: &Options) -> Result<()> {
         }
     }
     if with_image().any(|suite| suite.family.is_none()) {
-        // The image for uhyve is loaded as uhyve does it when it is built.
-        let uhyve = suites.iter().any(|suite| suite.name == "boot");
+        let uhyve = suites.iter().any(|suite| suite.needs == Needs::Uhyve);
         let faults = suites.iter().any(|suite| PROVOKE.contains(&suite.name));
         let options = build::Options { uhyve, faults, dev, ..Default::default() };
         let image = build::build(&options)?;
+        if let Some(uhyve) = &image.uhyve {
+            environment.push(("ISTHMUS_UHYVE", uhyve.clone()));
+        }
         if let Some(faults) = &image.faults {
             environment.push(("ISTHMUS_FAULTS", faults.clone()));
         }

@@ -41,12 +41,14 @@ pub(super) enum Needs {
     Models,
     /// Likewise, and the image.
     ImageAndModels,
+    /// The image, that for uhyve, and device models.
+    Uhyve,
 }
 
 impl Needs {
     pub(super) fn image(self) -> bool {
-        use Needs::{Formats, Image, ImageAndGuests, ImageAndModels, ImageAndQemu};
-        matches!(self, Image | ImageAndQemu | Formats | ImageAndGuests | ImageAndModels)
+        use Needs::{Formats, Image, ImageAndGuests, ImageAndModels, ImageAndQemu, Uhyve};
+        matches!(self, Image | ImageAndQemu | Formats | ImageAndGuests | ImageAndModels | Uhyve)
     }
 
     pub(super) fn unpacked_qemu(self) -> bool {
@@ -54,11 +56,12 @@ impl Needs {
     }
 
     pub(super) fn guests(self) -> bool {
-        matches!(self, Needs::Guests | Needs::ImageAndGuests) || self.models()
+        use Needs::{Guests, ImageAndGuests, ImageAndModels, Models};
+        matches!(self, Guests | ImageAndGuests | Models | ImageAndModels)
     }
 
     pub(super) fn models(self) -> bool {
-        matches!(self, Needs::Models | Needs::ImageAndModels)
+        matches!(self, Needs::Models | Needs::ImageAndModels | Needs::Uhyve)
     }
 }
 
@@ -87,6 +90,9 @@ const BOOT: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run];
 const BOOT_MODELS: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Models];
 /// The image, under libvirt.
 const BOOT_LIBVIRT: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Libvirt];
+/// The image for uhyve, on a model of uhyve, and in uhyve itself where KVM works.
+const UHYVE_USED: &[Purpose] =
+    &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Models, Purpose::Uhyve];
 /// Drivers in process, on QEMU's devices.
 const QTEST: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Models];
 /// The image, in QEMU, and clients that speak TLS.
@@ -148,6 +154,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { target: Some("linx"), uses: DISSECTED, ..host_suite("linx") },
     Suite { target: Some("qtest"), needs: Needs::Qemu, uses: QTEST, ..host_suite("qtest") },
     boot_suite("boot"),
+    Suite { needs: Needs::Uhyve, uses: UHYVE_USED, ..boot_suite("uhyve") },
     boot_suite("console"),
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("consoles") },
     Suite { needs: Needs::Formats, uses: FORMATS_AND_MODELS, ..boot_suite("platform") },

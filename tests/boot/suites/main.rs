@@ -18,5 +18,6 @@ mod nvme;
 mod platform;
 mod save;
 mod tls;
+mod uhyve;
 mod upgrade;
 mod volumes;

@@ -17,4 +17,5 @@ mod nvme_queues;
 mod ptdma;
 mod rapidio;
 mod tsi721;
+mod uhyve;
 mod vmxnet3;

@@ -79,6 +79,14 @@ impl ConfigSpace {
         self
     }
 
+    /// Adds an I/O BAR of `size` ports, a power of two.
+    pub fn io_bar(mut self, index: u8, size: u32) -> Self {
+        let offset = 0x10 + 4 * usize::from(index);
+        self.put(offset, &1u32.to_le_bytes());
+        self.allow(offset, &(!(size - 1) & !3).to_le_bytes());
+        self
+    }
+
     /// The next capability goes to this offset, behind those before it.
     pub fn capability_at(mut self, offset: usize) -> Self {
         self.next_capability = offset;

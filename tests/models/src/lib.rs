@@ -25,6 +25,7 @@ pub mod rapidio;
 mod registers;
 pub mod testing;
 pub mod tsi721;
+pub mod uhyve;
 pub mod vmxnet3;
 
 pub use config_space::{ConfigSpace, PortType};

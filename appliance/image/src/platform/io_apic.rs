@@ -3,6 +3,7 @@
 
 use super::{apic, interrupts};
 use boot::acpi::{IoApic, Tables};
+use drivers::hal::Interrupt;
 
 const SELECT: usize = 0;
 const WINDOW: usize = 4;
@@ -11,9 +12,9 @@ const REDIRECTIONS: u32 = 0x10;
 /// Where an I/O APIC is that no table names.
 const DEFAULT: IoApic = IoApic { address: 0xfec0_0000, first: 0 };
 
-/// Lets interrupt line `line` (a global system interrupt) end a halt of this core. False if there is no
+/// Lets interrupt line `line` (a global system interrupt) end a halt of this core. None if there is no
 /// such line, or no vector left.
-pub fn route(line: u32, acpi: Option<&Tables>) -> bool {
+pub fn route(line: u32, acpi: Option<&Tables>) -> Option<Interrupt> {
     let io_apics = acpi.into_iter().flat_map(Tables::io_apics);
     let nearest = io_apics.filter(|io_apic| io_apic.first <= line).max_by_key(|a| a.first);
     let io_apic = nearest.unwrap_or(DEFAULT);
@@ -29,11 +30,11 @@ pub fn route(line: u32, acpi: Option<&Tables>) -> bool {
         registers.add(SELECT).write_volatile(VERSION);
         let last = registers.add(WINDOW).read_volatile() >> 16 & 0xff;
         if input > last {
-            return false;
+            return None;
         }
-        let Some(interrupt) = interrupts::allocate(apic::id()) else { return false };
+        let interrupt = interrupts::allocate(apic::id())?;
         write(REDIRECTIONS + 2 * input + 1, apic::id() << 24);
         write(REDIRECTIONS + 2 * input, interrupt.data());
+        Some(interrupt)
     }
-    true
 }

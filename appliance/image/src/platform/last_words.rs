@@ -111,6 +111,7 @@ pub fn set_place(last: Option<Header>, disk: Option<CrashPlace>) {
 }
 
 /// Sets the port of pvpanic.
+#[cfg(not(feature = "uhyve"))]
 pub fn set_pvpanic(port: u16) {
     PVPANIC.store(port, Ordering::Relaxed);
 }

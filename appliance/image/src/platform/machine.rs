@@ -38,11 +38,13 @@ impl Pc {
     }
 
     /// Where the serial port is that is the console, if there is one.
+    #[cfg(not(feature = "uhyve"))]
     pub fn serial_port(&self) -> Option<u16> {
         self.uart.place()
     }
 
     /// Takes another line as the console.
+    #[cfg(not(feature = "uhyve"))]
     pub fn set_console(&mut self, console: Box<dyn ConsoleLine>) {
         self.console = Some(console);
     }

@@ -18,12 +18,19 @@ pub mod last_words;
 mod machine;
 mod paging;
 mod pci;
+#[cfg(not(feature = "uhyve"))]
 mod ports;
 pub mod power;
+mod printer;
 mod screen;
 mod timer;
+#[cfg_attr(feature = "uhyve", path = "uhyve_console.rs")]
 pub mod uart;
+#[cfg(feature = "uhyve")]
+pub mod uhyve;
+#[cfg(not(feature = "uhyve"))]
 mod virtio_slots;
+#[cfg(not(feature = "uhyve"))]
 pub mod watchdog;
 
 pub use clock::Clock;
@@ -31,6 +38,7 @@ pub use entropy::from_cpu as entropy_from_cpu;
 pub use machine::Pc;
 pub use paging::Protection;
 pub use pci::ConfigSpace;
+#[cfg(not(feature = "uhyve"))]
 pub use ports::Ports;
 
 use apic::Apic;
@@ -40,6 +48,7 @@ use boot::acpi::Tables;
 use boot::{BootInfo, Kind, MemoryMap};
 use core::ptr::NonNull;
 use drivers::hal::{Arena, Interrupt, Platform, Registers, Window};
+#[cfg(not(feature = "uhyve"))]
 use drivers::virtio::Slot;
 use std::time::{SystemTime, UNIX_EPOCH};
 use timer::Timer;
@@ -68,6 +77,7 @@ pub struct Bringup {
     /// PCI configuration space.
     pub pci: ConfigSpace,
     /// Where a machine without PCI has its virtio devices.
+    #[cfg(not(feature = "uhyve"))]
     pub virtio_slots: Vec<Slot>,
     /// The other cores, in order.
     pub spare: Vec<cores::Spare>,
@@ -145,10 +155,21 @@ pub fn bring_up(
         let map = || unsafe { paging::map_registers(address, len, &mut devices.arena) };
         is_of_device(&boot.memory, address, len).then(map).flatten()
     });
+    #[cfg(not(feature = "uhyve"))]
     let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
     timer.start();
     let machine = Pc { clock, timer, apic, uart, console: None, acpi, started };
-    Ok(Bringup { machine, devices, pci, virtio_slots, spare, protection, crash, build_id })
+    Ok(Bringup {
+        machine,
+        devices,
+        pci,
+        #[cfg(not(feature = "uhyve"))]
+        virtio_slots,
+        spare,
+        protection,
+        crash,
+        build_id,
+    })
 }
 
 /// All DMA memory, which the stub kept from the kernel; and its beginning, where the record of a panic is
@@ -234,6 +255,11 @@ unsafe impl Platform for Devices {
 
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {
         interrupts::allocate(apic::id())
+    }
+
+    #[cfg(feature = "uhyve")]
+    fn route_line(&mut self, line: u8) -> Option<Interrupt> {
+        io_apic::route(line.into(), None)
     }
 
     fn arena(&mut self) -> &mut Arena {

@@ -48,6 +48,7 @@ impl ConfigSpace {
     }
 
     /// Whether there is a PCI bus at all: microvm has none.
+    #[cfg(not(feature = "uhyve"))]
     pub fn has_host_bridge(&self) -> bool {
         // SAFETY: reading an identity has no effect.
         unsafe { self.read(PciAddress::new(0, 0, 0, 0), 0) != u32::MAX }

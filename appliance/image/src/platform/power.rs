@@ -4,9 +4,15 @@
 //! `(code + 16) * 2 + 1`, where code is 0 or one of those below: 33 is a regular power-off, 35 a panic,
 //! 37 a refusal to start, 39 memory that is not protected, 97 + 2 * vector a CPU exception (125 is a page
 //! fault). Exit code 1 is a panic of the kernel.
+//!
+//! uhyve exits with the code itself, and for a machine that is to start anew with one of its own: it cannot do that.
 
-use boot::acpi::{PowerOff, Register, Tables};
+use boot::acpi::Tables;
+#[cfg(not(feature = "uhyve"))]
+use boot::acpi::{PowerOff, Register};
+#[cfg(not(feature = "uhyve"))]
 use std::sync::OnceLock;
+#[cfg(not(feature = "uhyve"))]
 use x86_64::instructions::port::Port;
 
 /// The appliance panicked.
@@ -18,22 +24,50 @@ pub const UNPROTECTED: u8 = 3;
 /// A CPU exception: plus the vector.
 pub const EXCEPTION: u8 = 32;
 
+/// Under uhyve: whoever runs it is to start it anew.
+#[cfg(feature = "uhyve")]
+const START_ANEW: i32 = 8;
+
 /// Ends QEMU with a code that a test sees, if it has an isa-debug-exit.
+#[cfg(not(feature = "uhyve"))]
 pub fn debug_exit(code: u8) {
     // SAFETY: QEMU's isa-debug-exit, if it is there; no PC has anything else at this port.
     unsafe { Port::<u32>::new(0xf4).write(u32::from(code) + 0x10) };
 }
 
 /// What [`off`] goes by.
+#[cfg(not(feature = "uhyve"))]
 static ACPI: OnceLock<Tables> = OnceLock::new();
 
 /// Takes note of the machine's tables.
+#[cfg(not(feature = "uhyve"))]
 pub fn know(acpi: Option<Tables>) {
     // Called once.
     let _ = acpi.map(|acpi| ACPI.set(acpi));
 }
 
+/// There are none.
+#[cfg(feature = "uhyve")]
+pub fn know(_: Option<Tables>) {}
+
+/// There is no such device.
+#[cfg(feature = "uhyve")]
+pub fn debug_exit(_: u8) {}
+
+/// Ends the machine with a code that whoever runs uhyve sees.
+#[cfg(feature = "uhyve")]
+pub fn off(code: u8) -> ! {
+    super::uhyve::exit(code.into())
+}
+
+/// Ends the machine; whoever runs uhyve starts it anew.
+#[cfg(feature = "uhyve")]
+pub fn reset(_: Option<&Tables>) -> ! {
+    super::uhyve::exit(START_ANEW)
+}
+
 /// Ends the machine with a code that a test sees: by ACPI, else by a reset.
+#[cfg(not(feature = "uhyve"))]
 pub fn off(code: u8) -> ! {
     unsafe extern "C" {
         /// Hermit: ends the machine by a reset, if by nothing else.
@@ -62,21 +96,28 @@ pub fn off(code: u8) -> ! {
         None => {}
     }
     // It takes a moment.
-    (0..PATIENCE).for_each(|_| drop(input(0x80)));
+    for _ in 0..PATIENCE {
+        input(0x80);
+    }
     sys_exit(code.into())
 }
 
 /// In a control register of power management: it is not firmware's, and the machine goes to sleep.
+#[cfg(not(feature = "uhyve"))]
 const SCI_ENABLED: u16 = 1;
+#[cfg(not(feature = "uhyve"))]
 const SLEEP: u16 = 1 << 13;
 /// Looks for which something is waited, of a microsecond each.
+#[cfg(not(feature = "uhyve"))]
 const PATIENCE: u32 = 300_000;
 
+#[cfg(not(feature = "uhyve"))]
 fn input(port: u16) -> u8 {
     // SAFETY: the port of diagnostic codes, which has no effect when it is read.
     unsafe { Port::new(port).read() }
 }
 
+#[cfg(not(feature = "uhyve"))]
 fn read(register: Register) -> u16 {
     // SAFETY: ACPI says that it is a control register of power management, which may be read.
     match register {
@@ -86,6 +127,7 @@ fn read(register: Register) -> u16 {
     }
 }
 
+#[cfg(not(feature = "uhyve"))]
 fn write(register: Register, value: u16) {
     // SAFETY: ACPI says that this is how the machine is switched off, which is what is wanted.
     match register {
@@ -97,6 +139,7 @@ fn write(register: Register, value: u16) {
     }
 }
 
+#[cfg(not(feature = "uhyve"))]
 fn write8(register: Register, value: u8) {
     // SAFETY: ACPI says that this switches the machine off or resets it, which is what is wanted.
     match register {
@@ -110,6 +153,7 @@ fn write8(register: Register, value: u8) {
     }
 }
 
+#[cfg(not(feature = "uhyve"))]
 /// Starts the machine anew: as ACPI says, else by the keyboard controller, else by a triple fault.
 pub fn reset(acpi: Option<&Tables>) -> ! {
     const KEYBOARD_CONTROLLER: Register = Register::Port(0x64);

@@ -1,6 +1,7 @@
 //! The serial port that is the console: a 16550, polled (National Semiconductor PC16550D), with one interrupt on, for
 //! what is received: it ends a halt, and says nothing at other times.
 
+pub use super::printer::Printer;
 use super::screen;
 use core::sync::atomic::{AtomicU16, Ordering};
 use x86_64::instructions::port::Port;
@@ -115,22 +116,6 @@ pub fn print(text: &str) {
             tries += 1;
         }
         output(DATA, byte);
-    }
-}
-
-/// `write!` for [`print`], each newline as CR and LF.
-#[derive(Debug)]
-pub struct Printer;
-
-impl core::fmt::Write for Printer {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        for (i, line) in text.split('\n').enumerate() {
-            if i > 0 {
-                print("\r\n");
-            }
-            print(line);
-        }
-        Ok(())
     }
 }
 

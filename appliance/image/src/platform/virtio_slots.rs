@@ -12,7 +12,7 @@ pub fn find(acpi: Option<&Tables>, command_line: &str) -> Vec<Slot> {
         let words = command_line.split_ascii_whitespace();
         places.extend(words.filter_map(|word| parse(word.strip_prefix("virtio_mmio.device=")?)));
     }
-    let slot = |(address, line)| Slot { address, wakes: io_apic::route(line, acpi) };
+    let slot = |(address, line)| Slot { address, wakes: io_apic::route(line, acpi).is_some() };
     places.into_iter().map(slot).collect()
 }
 

@@ -9,7 +9,7 @@ pub enum Source {
     BuiltIn,
     /// The document embedded in the image.
     Image,
-    /// The fw_cfg file `opt/isthmus/config`.
+    /// The fw_cfg file `opt/isthmus/config`; under uhyve the file `/isthmus.toml`.
     FwCfg,
     /// The config disk.
     Disk,
@@ -37,6 +37,7 @@ impl fmt::Display for Origin {
             Source::CommandLine => return f.write_str("command line"),
             Source::Console => return f.write_str("console"),
             Source::Image => "image ",
+            Source::FwCfg if cfg!(feature = "uhyve") => "/isthmus.toml ",
             Source::FwCfg => "fw_cfg ",
             Source::Disk => "config disk ",
             Source::File => "",

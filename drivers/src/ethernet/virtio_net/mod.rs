@@ -83,7 +83,9 @@ impl VirtioNet {
         if !super::is_station(mac) {
             return Err(Error::Config("MAC address"));
         }
-        let mtu = agree_mtu(wanted_mtu(mac), device_mtu)?;
+        let dialect = setup.transport().dialect();
+        let mac = dialect.mac(mac);
+        let mtu = dialect.mtu(agree_mtu(wanted_mtu(mac), device_mtu)?);
         let header = if agreed.legacy { 10 } else { 12 };
         let longest = OVERHEAD + usize::from(mtu);
         let receiver = Receiver::new(&mut setup, header, longest)?;

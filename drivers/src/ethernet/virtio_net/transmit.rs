@@ -160,9 +160,9 @@ impl Transmitter {
         !self.starved || self.ring.pending()
     }
 
-    /// Whether there is room again for a frame that found none.
+    /// Whether there is room again for a frame that found none; or there may be, with nobody to tell of it.
     pub fn pending(&self) -> bool {
-        self.starved && self.ring.pending()
+        self.starved && (self.ring.dialect().is_uhyve() || self.ring.pending())
     }
 
     /// Asks for an interrupt when there is room again for a frame that found none, or for none.

@@ -34,8 +34,8 @@ pub fn stack_guard() -> u64 {
     (&raw const isthmus_stack_guard) as u64
 }
 
-/// Enters the kernel as its first processor.
-pub fn enter_kernel(boot: &BootInfo) -> ! {
+/// Enters the kernel as its first processor. It takes the machine for `platform_info`.
+pub fn enter_kernel(boot: &BootInfo, platform_info: PlatformInfo) -> ! {
     // SAFETY: the only processor, and this function is entered once.
     let device_tree = unsafe { &mut *addr_of_mut!(DEVICE_TREE) };
     fdt::write(device_tree, boot);
@@ -47,7 +47,7 @@ pub fn enter_kernel(boot: &BootInfo) -> ! {
             device_tree: DeviceTreeAddress::new(device_tree.as_ptr() as u64),
         },
         load_info: LoadInfo { kernel_image_addr_range: start..end, tls_info: tls_info() },
-        platform_info: PlatformInfo::Fdt,
+        platform_info,
     };
     // SAFETY: the only processor, and this function is entered once.
     let raw = unsafe { (*addr_of_mut!(RAW)).write(RawBootInfo::from(info)) };

@@ -3,21 +3,38 @@
 //! What the kernel wants (hermit-kernel 0.11): long mode, memory mapped one to one and writable, a
 //! memory map in ascending order as a device tree, and no interrupt before its own set-up.
 
+#[cfg(not(feature = "uhyve"))]
 mod clock;
 mod handover;
 mod interrupts;
 mod paging;
 mod physical;
+#[cfg(not(feature = "uhyve"))]
 mod pvh;
+#[cfg(not(feature = "uhyve"))]
 mod uart;
+#[cfg(feature = "uhyve")]
+mod uhyve;
 
+#[cfg(not(feature = "uhyve"))]
+use crate::Protocol;
 use crate::acpi::Tables;
+#[cfg(not(feature = "uhyve"))]
 use crate::multiboot2::{self, RootPointer};
-use crate::{ArenaRequest, BootInfo, Protocol};
+use crate::{ArenaRequest, BootInfo};
 use core::ptr::addr_of_mut;
+use hermit_entry::boot_info::PlatformInfo;
 
-core::arch::global_asm!(include_str!("entry.s"), options(att_syntax));
+#[cfg(not(feature = "uhyve"))]
+core::arch::global_asm!(include_str!("tables.s"), include_str!("entry.s"), options(att_syntax));
+#[cfg(feature = "uhyve")]
+core::arch::global_asm!(
+    include_str!("tables.s"),
+    include_str!("entry_uhyve.s"),
+    options(att_syntax)
+);
 
+#[cfg(not(feature = "uhyve"))]
 /// What a Multiboot2 loader leaves in EAX (Multiboot2 specification 2.0, 3.3).
 const MULTIBOOT2: u32 = 0x36d7_6289;
 /// The kernel's lists of free memory hold 16 ranges before they want a heap; each region can be split.
@@ -27,13 +44,14 @@ static mut BOOT_INFO: BootInfo = BootInfo::new();
 
 /// What the image asks for by [`crate::boot_info`].
 #[unsafe(no_mangle)]
-extern "C" fn isthmus_boot_info() -> Option<&'static BootInfo> {
+extern "C" fn isthmus_boot_info() -> &'static BootInfo {
     // SAFETY: written only by the stub, which ended before anybody could call this.
-    Some(unsafe { &*addr_of_mut!(BOOT_INFO) })
+    unsafe { &*addr_of_mut!(BOOT_INFO) }
 }
 
 /// Called by the entry point in long mode, with the magic number of the boot protocol and the address
 /// of its information.
+#[cfg(not(feature = "uhyve"))]
 #[unsafe(no_mangle)]
 extern "C" fn isthmus_stub(magic: u32, information: u32) -> ! {
     // SAFETY: the only processor, and this function is entered once.
@@ -63,6 +81,11 @@ extern "C" fn isthmus_stub(magic: u32, information: u32) -> ! {
     if boot.rsdp == 0 {
         boot.rsdp = physical::find_rsdp();
     }
+    enter(boot, PlatformInfo::Fdt)
+}
+
+/// Enters the kernel with what is known of the machine, which the kernel takes for `platform`.
+fn enter(boot: &mut BootInfo, platform: PlatformInfo) -> ! {
     paging::uncache_devices(&boot.memory);
     // SAFETY: the entry point mapped the first 4 GiB one to one; firmware is done with its tables.
     let acpi = unsafe { Tables::new(boot.rsdp) };
@@ -81,11 +104,15 @@ extern "C" fn isthmus_stub(magic: u32, information: u32) -> ! {
     boot.stack_guard = handover::stack_guard();
 
     interrupts::mask_all(acpi.as_ref());
+    #[cfg(not(feature = "uhyve"))]
     clock::measure(boot, acpi.as_ref());
-    handover::enter_kernel(boot)
+    #[cfg(feature = "uhyve")]
+    uhyve::let_others_in();
+    handover::enter_kernel(boot, platform)
 }
 
 /// The loader's copy of the root pointer lies in memory that the kernel will use, so it moves here.
+#[cfg(not(feature = "uhyve"))]
 fn keep_root_pointer(copy: RootPointer) -> u64 {
     static mut ROOT_POINTER: RootPointer = RootPointer([0; 36]);
     let place = &raw mut ROOT_POINTER;
@@ -96,11 +123,25 @@ fn keep_root_pointer(copy: RootPointer) -> u64 {
 
 /// Says why the machine cannot boot, and ends. Tests see exit code 37 (as `power_off(2)` of the image).
 fn fatal(reason: &str) -> ! {
-    uart::print("isthmus: cannot boot: ");
-    uart::print(reason);
-    uart::print("\r\n");
+    #[cfg(not(feature = "uhyve"))]
+    use uart::print;
+    #[cfg(feature = "uhyve")]
+    use uhyve::print;
+    print("isthmus: cannot boot: ");
+    print(reason);
+    print("\r\n");
+    #[cfg(not(feature = "uhyve"))]
     // SAFETY: QEMU's isa-debug-exit, if it is there; the port is unused elsewhere.
-    unsafe { x86_64::instructions::port::Port::<u32>::new(0xf4).write(0x12) };
+    unsafe {
+        x86_64::instructions::port::Port::<u32>::new(0xf4).write(0x12)
+    };
+    #[cfg(feature = "uhyve")]
+    uhyve::exit();
+    stop()
+}
+
+/// Nothing runs after this.
+fn stop() -> ! {
     loop {
         x86_64::instructions::interrupts::disable();
         x86_64::instructions::hlt();

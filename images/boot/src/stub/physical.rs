@@ -3,6 +3,7 @@
 /// What the entry point mapped one to one.
 const MAPPED: u64 = 4 << 30;
 
+#[cfg(not(feature = "uhyve"))]
 /// A copy of what lies at `address` (any alignment).
 ///
 /// # Safety
@@ -23,6 +24,7 @@ pub unsafe fn bytes<'a>(address: u64, len: u64) -> &'a [u8] {
     unsafe { core::slice::from_raw_parts(address as usize as *const u8, len as usize) }
 }
 
+#[cfg(not(feature = "uhyve"))]
 /// The bytes of a NUL-terminated string; empty if there is none.
 ///
 /// # Safety
@@ -40,6 +42,7 @@ pub unsafe fn string<'a>(address: u64) -> &'a [u8] {
     unsafe { bytes(address, len) }
 }
 
+#[cfg(not(feature = "uhyve"))]
 /// Looks for the ACPI root pointer where a BIOS puts it (ACPI 6.5, 5.2.5.1); 0 if it is not there.
 pub fn find_rsdp() -> u64 {
     // SAFETY: any two bytes are a u16.

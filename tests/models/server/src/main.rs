@@ -42,6 +42,7 @@ use models::nvme::{self, Nvme};
 use models::ptdma::{self, Ptdma};
 use models::rapidio::{Answer, Board, Network, Topology};
 use models::tsi721::{self, Tsi721};
+use models::uhyve::{self, AsFunction, Uhyve};
 use models::{Cable, Function, Nanoseconds};
 use rapidio::enumeration::Role;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -229,6 +230,23 @@ enum Model {
         #[arg(long, num_args = 2, value_names = ["OURS", "PEER"])]
         wire: Option<Vec<PathBuf>>,
     },
+    /// uhyve's network device and hypercalls, in one function
+    Uhyve {
+        /// The Unix socket to listen on
+        socket: PathBuf,
+        /// The file that is mapped to /isthmus.toml
+        #[arg(long)]
+        config: Option<PathBuf>,
+        /// MTU of the TAP device
+        #[arg(long, default_value_t = 1500)]
+        mtu: u16,
+        /// What the model does wrong
+        #[arg(long, value_parser = named(&uhyve::Fault::NAMED))]
+        fault: Option<uhyve::Fault>,
+        /// The TAP device leads to frames as datagrams: the Unix socket that is bound, and the one that they go to
+        #[arg(long, num_args = 2, value_names = ["OURS", "PEER"])]
+        wire: Option<Vec<PathBuf>>,
+    },
     /// Tsi721 bridges on a RapidIO network, a function each; what else is on it are boards
     Tsi721 {
         /// The Unix sockets to listen on, of end points A, B, ...
@@ -382,6 +400,23 @@ fn main() -> Result<()> {
             serve_with(vec![(socket, Box::new(nic))], || far.turn(&cable))?;
             far.describe().into_iter().for_each(|line| println!("{line}"));
             Ok(())
+        }
+        Model::Uhyve { socket, config, mtu, fault, wire } => {
+            let mut far = match wire.as_deref() {
+                Some([ours, peer]) => FarEnd::Wire(Wire::new(ours, peer.clone())?),
+                _ => FarEnd::Nobody,
+            };
+            let config = config.map(fs::read).transpose().context("the file to be mapped")?;
+            let make = move || {
+                let mut uhyve = Uhyve::new(Some((uhyve::MAC, mtu)));
+                uhyve.fault = fault;
+                let file = config.clone().map(uhyve::Mapped::File);
+                uhyve.host.files.extend(file.map(|file| ("/isthmus.toml".into(), file)));
+                uhyve
+            };
+            let cable = Arc::new(Mutex::new(Cable::default()));
+            let function = AsFunction::new(make, cable.clone());
+            serve_with(vec![(socket, Box::new(function))], || far.turn(&cable))
         }
         Model::Ixgbe { sockets, virtual_functions, number, vectors, fault, wire } => {
             let wire = match wire.as_deref() {

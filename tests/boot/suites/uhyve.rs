@@ -1,0 +1,116 @@
+//! The image for uhyve: on a model of uhyve, in a machine of QEMU's that is made up as uhyve makes one, and in uhyve
+//! itself where KVM works.
+
+mod real;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use boot_tests::named_file;
+use boot_tests::peer::Peer;
+use launch::uhyve::{Machine, Pretended};
+
+const APPLIANCE: &str = "10.9.0.1";
+const APPLIANCE_6: &str = "fd09::1";
+/// What the first line of a console that is ready says.
+const READY: &str = "isthmus> ";
+
+/// A machine at 10.9.0.1 and fd09::1, by what stands behind `--` or by the file that is mapped, and a peer that knows it.
+fn pair(machine: Machine, config: Option<&str>) -> Result<(Pretended, Peer)> {
+    let peer = Peer::new(&["10.9.0.2/24", "fd09::2/64"])?;
+    let image = named_file("ISTHMUS_UHYVE")?;
+    let models = named_file("ISTHMUS_MODELS")?;
+    let mut machine = Pretended::start(&image, &models, &machine, &peer.nic(), config)?;
+    machine.wait_for(READY)?;
+    Ok((machine, peer))
+}
+
+fn arguments(words: &[&str]) -> Machine {
+    Machine { arguments: words.iter().map(|word| word.to_string()).collect(), ..Machine::default() }
+}
+
+fn addresses() -> String {
+    format!("isthmus.net.0.address={APPLIANCE}/24,{APPLIANCE_6}/64")
+}
+
+/// Waits until HTTP's answer to a request has a text in it.
+fn http(peer: &mut Peer, request: &str, wanted: &str) -> Result<()> {
+    let server: SocketAddr = format!("{APPLIANCE}:80").parse()?;
+    peer.call(1, server, request.as_bytes(), wanted.as_bytes())?;
+    Ok(())
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: {APPLIANCE}\r\n\r\n")
+}
+
+/// uhyve has nothing to say of what the image did, and the machine is still there.
+fn is_content(machine: &Pretended) -> Result<()> {
+    let output = machine.output();
+    ensure!(!output.contains("uhyve complains"), "{output}");
+    ensure!(!output.contains("uhyve ends"), "{output}");
+    Ok(())
+}
+
+#[test]
+fn it_boots_and_is_reached_by_its_network() -> Result<()> {
+    let (mut machine, mut peer) = pair(arguments(&["--", &addresses()]), None)?;
+    for (address, length) in [(APPLIANCE, 0), (APPLIANCE, 1400), (APPLIANCE_6, 64)] {
+        peer.ping(address, length)?;
+    }
+    http(&mut peer, &get("/healthz"), "200 OK")?;
+    http(&mut peer, &get("/status"), "\"boot\":\"uhyve\"")?;
+    // The MTU with which nothing is cut off, and an address that is not the TAP device's own.
+    http(&mut peer, &get("/api/interfaces"), "5e:11:a2:33:44:55")?;
+    http(&mut peer, &get("/api/interfaces"), "1486")?;
+    let counters = machine.counters()?;
+    ensure!(counters.contains("cut 0\n"), "{counters}");
+    ensure!(!counters.contains("interrupts 0\n"), "{counters}");
+    is_content(&machine)
+}
+
+#[test]
+fn a_mapped_file_configures_it() -> Result<()> {
+    let config = format!(
+        "[system]\nhostname = \"strait\"\n[[net]]\naddress = [\"{APPLIANCE}/24\", \"{APPLIANCE_6}/64\"]\n"
+    );
+    let (machine, mut peer) = pair(Machine::default(), Some(&config))?;
+    peer.ping(APPLIANCE, 64)?;
+    http(&mut peer, &get("/status"), "strait")?;
+    is_content(&machine)
+}
+
+#[test]
+fn what_cannot_be_read_is_told_and_closes() -> Result<()> {
+    let config = format!("# {}\n[system]\nhostname = \"strait\"\n", "x".repeat(70_000));
+    let (machine, mut peer) = pair(arguments(&[&addresses()]), Some(&config))?;
+    peer.ping(APPLIANCE, 64)?;
+    let output = machine.output();
+    ensure!(output.contains("/isthmus.toml: the file has more than the 65536 bytes"), "{output}");
+    ensure!(output.contains("/isthmus.toml line 1"), "{output}");
+    is_content(&machine)
+}
+
+#[test]
+fn all_processors_come_up() -> Result<()> {
+    let machine = Machine { processors: 3, memory: 128 << 20, ..arguments(&[&addresses()]) };
+    let (machine, mut peer) = pair(machine, None)?;
+    peer.ping(APPLIANCE, 64)?;
+    http(&mut peer, &get("/status"), "\"cpus\":3")?;
+    is_content(&machine)
+}
+
+#[test]
+fn it_says_when_there_is_too_little_memory() -> Result<()> {
+    let peer = Peer::new(&["10.9.0.2/24"])?;
+    let (image, models) = (named_file("ISTHMUS_UHYVE")?, named_file("ISTHMUS_MODELS")?);
+    let machine = Machine { memory: 16 << 20, ..Machine::default() };
+    let mut machine = Pretended::start(&image, &models, &machine, &peer.nic(), None)?;
+    let output = machine.wait_for("uhyve ends: code 2")?;
+    ensure!(output.contains("not enough memory"), "{output}");
+    Ok(())
+}
+
+/// How long the real one may take for what it is asked.
+const PATIENCE: Duration = Duration::from_secs(30);
