@@ -439,7 +439,8 @@ fn two_cores_serve_the_card(options: &[&str], resets: u64) -> Result<()> {
         let before = received(&mut vm)?;
         linux.sh(&format!("ping -c 20 -i 0.05 -W 5 -I {host} {THERE} >/dev/null"))?;
         let after = received(&mut vm)?;
-        let core = usize::from(after[1] - before[1] > after[0] - before[0]);
+        // The second core passes pings on to the first, which counts them too.
+        let core = usize::from(after[1] - before[1] >= 20);
         hosts[core].get_or_insert(host);
     }
     linux.guest.soft_roce()?;

@@ -238,9 +238,10 @@ impl Shared {
                 let before = received(&mut gateway)?;
                 client.sh(&format!("ping -c 20 -i 0.05 -I {address} 10.0.0.1 >/dev/null"))?;
                 let after = received(&mut gateway)?;
+                // The second core passes pings on to the first, which counts them too.
                 let [first, second] = [0, 1].map(|core| after[core] - before[core]);
-                ensure!(first.max(second) >= 20 && first.min(second) < 10, "{first}, {second}");
-                if (second > first) == (core == 1) {
+                ensure!(first >= 20 && (second < 10 || second >= 20), "{first}, {second}");
+                if (second >= 20) == (core == 1) {
                     addresses[core] = address;
                     break;
                 }
