@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::CachedDisk;
+
 /// A network interface, by what its cable leads to. What it is, [`NicModel`] says.
 #[derive(Clone, Debug)]
 pub enum Nic {
@@ -154,7 +156,11 @@ pub struct Disk {
     block_size: u32,
     serial: String,
     attached: Attached,
+    /// Pairs of queues of its NVMe controller, if that is not to have as many as it likes.
+    nvme_queues: Option<u32>,
     faults: Vec<Fault>,
+    /// `path` is that of a [`CachedDisk`].
+    cached: bool,
 }
 
 impl Disk {
@@ -169,8 +175,15 @@ impl Disk {
             block_size: 512,
             serial: String::new(),
             attached: Attached::Usual,
+            nvme_queues: None,
             faults: Vec::new(),
+            cached: false,
         }
+    }
+
+    /// A disk whose cache is empty after a power cut.
+    pub fn cached(disk: &CachedDisk) -> Disk {
+        Disk { cached: true, ..Disk::new(disk.path()) }
     }
 
     /// Makes the disk read-only.
@@ -214,6 +227,11 @@ impl Disk {
         Disk { attached, ..self }
     }
 
+    /// Gives the NVMe controller, of which this is the first disk, so many pairs of queues.
+    pub fn nvme_queues(self, pairs: u32) -> Disk {
+        Disk { nvme_queues: Some(pairs), ..self }
+    }
+
     /// Whether it is behind the SCSI controller.
     pub(super) fn is_scsi(&self) -> bool {
         self.attached == Attached::Scsi
@@ -231,7 +249,11 @@ impl Disk {
     pub(super) fn nvme_device(&self, controller: u8) -> Value {
         let id = format!("nvme{controller}");
         let serial = if self.serial.is_empty() { &id } else { &self.serial };
-        json!({"driver": "nvme", "id": id, "serial": serial})
+        let mut device = json!({"driver": "nvme", "id": id, "serial": serial});
+        if let Some(pairs) = self.nvme_queues {
+            device["max_ioqpairs"] = json!(pairs);
+        }
+        device
     }
 
     /// Makes requests fail with EIO.
@@ -247,7 +269,12 @@ impl Disk {
 
     /// The value of `-blockdev` for the disk numbered `index`.
     pub(super) fn blockdev(&self, index: usize) -> Value {
-        let mut file = json!({"driver": "file", "filename": self.path});
+        let mut file = match self.cached {
+            true => json!({"driver": "nbd", "server": {
+                "type": "unix", "path": CachedDisk::socket(&self.path),
+            }}),
+            false => json!({"driver": "file", "filename": self.path}),
+        };
         if !self.faults.is_empty() {
             let faults: Vec<Value> = self.faults.iter().map(fault).collect();
             file = json!({"driver": "blkdebug", "image": file, "inject-error": faults});

@@ -5,6 +5,7 @@
 //! no byte of the console is missed and nothing has to be retried. A `Vm` that is dropped is killed.
 
 mod arguments;
+mod cached_disk;
 mod device;
 pub mod ivshmem;
 mod kvm;
@@ -16,6 +17,7 @@ mod serial;
 mod spec;
 mod vm;
 
+pub use cached_disk::{CachedDisk, Counts};
 pub use device::{Disk, DiskModel, Fault, Nic, NicModel};
 pub use kvm::accelerator;
 pub use port::free_port;

@@ -223,6 +223,7 @@ pub(super) const SUITES: &[Suite] = &[
     long_suite("roce_hostile"),
     Suite { uses: STORAGE, ..interop_suite("storage") },
     interop_suite("storage_cores"),
+    long_suite("power_cuts"),
     long_suite("write_path"),
     long_suite("paths"),
     interop_suite("remote"),

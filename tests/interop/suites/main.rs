@@ -18,6 +18,7 @@ mod paths;
 mod perf;
 mod perf_lossy;
 mod perf_tools;
+mod power_cuts;
 mod rapidio;
 mod relay;
 mod remote;

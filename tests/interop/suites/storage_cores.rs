@@ -1,5 +1,5 @@
 //! Two cores with a port each, or with a queue each of one card, serve the same volumes: one of memory, one of a disk, to
-//! two stock clients.
+//! two stock clients; of an NVMe drive each over a queue of its own.
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -24,6 +24,10 @@ struct Cores {
 
 impl Cores {
     fn boot() -> Result<Cores> {
+        Cores::boot_with(|disk| disk)
+    }
+
+    fn boot_with(kind: impl FnOnce(Disk) -> Disk) -> Result<Cores> {
         let wires = [Wire::new()?, Wire::new()?];
         let disk = tempfile::NamedTempFile::new()?;
         disk.as_file().set_len(256 << 20)?;
@@ -33,7 +37,7 @@ impl Cores {
             .first_mac(1);
         let ends = [wires[0].datagrams(), wires[1].datagrams()];
         let [(first, a), (second, b)] = ends;
-        let spec = spec.nic(first).nic(second).disk(Disk::new(disk.path()));
+        let spec = spec.nic(first).nic(second).disk(kind(Disk::new(disk.path())));
         let mut gateway = spec.start()?;
         gateway.wait_ready()?;
         let client = |network: usize, nic| {
@@ -81,7 +85,11 @@ fn end(client: &mut Guest, device: u32) -> Result<()> {
 
 #[test]
 fn the_same_volumes_are_served_on_both_cores() -> Result<()> {
-    let mut cores = Cores::boot()?;
+    serve_on_both(&mut Cores::boot()?)
+}
+
+/// Both clients write and verify, and read what the other one wrote, while volumes come and go.
+fn serve_on_both(cores: &mut Cores) -> Result<()> {
     for volume in ["ram", "data"] {
         cores.map_at_both(volume)?;
     }
@@ -131,6 +139,54 @@ fn the_same_volumes_are_served_on_both_cores() -> Result<()> {
         (0..2).try_for_each(|device| end(client, device))?;
         (0..2).try_for_each(|device| unmap(client, device))?;
     }
+    Ok(())
+}
+
+/// Requests that the drive has done in the queue of each core, as the appliance tells.
+fn done_by_queues(gateway: &mut Vm) -> Result<[u64; 2]> {
+    let disks = gateway.run("show disks --json")?.json()?;
+    let queues = &disks[0]["queues"];
+    let of = |n: usize| queues[n]["requests"].as_u64().filter(|_| queues[n]["core"] == n);
+    of(0).zip(of(1)).map(|(first, second)| [first, second]).with_context(|| disks.to_string())
+}
+
+/// On an NVMe drive each core has a pair of queues, and what a client asks of one goes through no other.
+#[test]
+fn each_core_has_a_queue_of_its_own_to_a_drive() -> Result<()> {
+    let mut cores = Cores::boot_with(|disk| disk.nvme(0, 1).serial("TWO"))?;
+    serve_on_both(&mut cores)?;
+    let told = done_by_queues(&mut cores.gateway)?;
+    println!("requests by queue: {told:?}");
+    ensure!(told.iter().all(|&requests| requests > 2000), "fio went through both: {told:?}");
+    cores.map_at_both("data")?;
+    for (core, client) in cores.clients.iter_mut().enumerate() {
+        let before = done_by_queues(&mut cores.gateway)?;
+        client.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=500 iflag=direct 2>/dev/null")?;
+        let after = done_by_queues(&mut cores.gateway)?;
+        let done = [0, 1].map(|n| after[n] - before[n]);
+        ensure!(done[core] >= 500 && done[1 - core] == 0, "client {core}: {done:?} requests");
+    }
+    let metrics = "busybox wget -q -O - http://10.0.0.1/metrics";
+    let told = cores.clients[0].sh(&format!("{metrics} | grep disk_queue_requests"))?;
+    ensure!(told.contains("disk=\"disk0\",core=\"1\""), "{told}");
+    cores.gateway.run("show log")?.lacks("ERROR")?.lacks("no queue of its own")?;
+    Ok(())
+}
+
+/// A drive that has one pair, or one interrupt, serves both cores all the same: the second asks the first.
+#[test]
+fn a_drive_with_one_queue_serves_both_cores() -> Result<()> {
+    let mut cores = Cores::boot_with(|disk| disk.nvme(0, 1).nvme_queues(1))?;
+    cores.map_at_both("data")?;
+    for (n, client) in cores.clients.iter_mut().enumerate() {
+        begin(client, 0, 28 * n as u32, 5)?;
+    }
+    for client in &mut cores.clients {
+        end(client, 0)?;
+    }
+    cores.gateway.run("show log")?.contains("core 1: no queue of its own to disk0")?;
+    let disks = cores.gateway.run("show disks --json")?.json()?;
+    ensure!(disks[0]["queues"].as_array().is_some_and(|all| all.len() == 1), "{disks}");
     Ok(())
 }
 

@@ -72,7 +72,7 @@ fn setting() -> (Arc<Core>, LoopWaker, Arc<Between>) {
 }
 
 /// Tries every order of steps with at most three changes of thread that none of them had to make.
-fn model(run: impl Fn() + Send + Sync + 'static) {
+pub fn model(run: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(run);

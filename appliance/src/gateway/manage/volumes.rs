@@ -102,9 +102,9 @@ pub(in crate::gateway) fn retire(
         counts.keep();
         match why {
             StillUsed::Open => {
-                format!("a session on another core has {name} open; `device list` shows which")
+                format!("{name}: a session on another core has it open; `device list` shows which")
             }
-            StillUsed::Busy => format!("another core is busy with {name}; try again"),
+            StillUsed::Busy => format!("{name}: another core is busy with it; try again"),
         }
     })
 }

@@ -34,6 +34,14 @@ impl NvmeQueue {
         self.line.word() != self.heard
     }
 
+    /// Listens to the owner.
+    #[inline(always)]
+    fn listen(&mut self) {
+        if self.has_news() {
+            self.heed();
+        }
+    }
+
     /// Does what the owner says (see [`super::line`]).
     #[cold]
     fn heed(&mut self) {
@@ -54,9 +62,7 @@ impl NvmeQueue {
 
     #[inline(always)]
     fn poll(&mut self, unit: usize) -> Option<Completion> {
-        if self.has_news() {
-            self.heed();
-        }
+        self.listen();
         match self.pair.poll(unit) {
             Ok(done) => {
                 if done.is_none() {
@@ -72,6 +78,7 @@ impl NvmeQueue {
     }
 
     fn watch(&mut self, now: Instant) {
+        self.listen();
         self.pair.age.grow(now);
         match self.pair.late(self.line.may_abort()) {
             Late::Nothing => {}
@@ -115,9 +122,7 @@ impl Disk for CoreDisk {
 
     fn flush_queue(&mut self) {
         let queue = &mut *self.queue.borrow_mut();
-        if queue.has_news() {
-            queue.heed();
-        }
+        queue.listen();
         queue.pair.tell();
     }
 
@@ -126,8 +131,10 @@ impl Disk for CoreDisk {
     }
 
     fn set_interrupts(&mut self, wanted: bool) {
-        let pair = &mut self.queue.borrow_mut().pair;
-        pair.signal.set(wanted, &pair.registers);
+        let queue = &mut *self.queue.borrow_mut();
+        // Who has nothing under way does not poll.
+        queue.listen();
+        queue.pair.signal.set(wanted, &queue.pair.registers);
     }
 
     fn wakes(&self) -> bool {

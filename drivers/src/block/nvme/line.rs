@@ -11,10 +11,12 @@
 //!
 //! Each reset is an epoch. A ring that was made anew for another one is not given to the controller: a user that is slow
 //! holds nobody up but itself, and one that acts on what was said before a reset touches no ring that the controller has.
+//!
+//! `tests/threads` compiles this file a second time, with loom's atomics, and tries every order of steps.
 
+use super::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::hal::{Interrupt, Wake};
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What the owner says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +163,7 @@ impl Line {
 
     /// Interrupts that were raised.
     pub fn interrupts(&self) -> u64 {
-        self.interrupt.raised().load(Ordering::Relaxed)
+        self.interrupt.raised().load(core::sync::atomic::Ordering::Relaxed)
     }
 
     /// The owner knows another size of a namespace.

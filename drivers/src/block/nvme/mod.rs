@@ -36,6 +36,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use controller::Controller;
 use core::cell::RefCell;
+use core::sync::atomic as atomics;
 use crash::NvmeCrash;
 use identify::Namespace;
 use lines::NvmeQueues;
