@@ -45,6 +45,7 @@ pub fn device_type(function: &Function<'_>) -> Option<u32> {
     match function.device() {
         0x1000 => Some(super::NETWORK),
         0x1001 => Some(super::BLOCK),
+        0x1003 => Some(super::CONSOLE),
         0x1004 => Some(super::SCSI),
         0x1005 => Some(super::ENTROPY),
         id @ 0x1040..=0x107f => Some(u32::from(id - 0x1040)),

@@ -70,7 +70,7 @@ fn the_screen_of_uefi_shows_messages_and_the_address() -> Result<()> {
     let nic = Nic::User { forwards: vec![("tcp", port, 80)] };
     let mut vm = iso.memory(512).nic(nic).console_on([""; 0]).extra(["-device", "VGA"]).start()?;
     let shown = until(&mut vm, "10.0.2.15", pixels)?;
-    for wanted in ["ready", "net0: ", "console: the machine has no serial port", "isthmus> "] {
+    for wanted in ["ready", "net0: ", "console: the machine has no serial port", "isthmus>"] {
         ensure!(shown.contains(wanted), "{wanted:?} is not on the screen:\n{shown}");
     }
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

@@ -17,6 +17,11 @@ use drivers::hal::Instant;
 use x86_64::instructions::interrupts;
 
 const LONGEST_HALT: Duration = Duration::from_millis(250);
+/// Characters that are drawn on a screen before a halt, and with each look at the console when there is other work.
+const DRAWN_AT_REST: usize = 64;
+const DRAWN_AT_WORK: usize = 4;
+/// When there are more.
+const NEXT_LOOK: Duration = Duration::from_millis(1);
 
 /// A PC, for the loop on its first core.
 pub struct Pc {
@@ -56,8 +61,9 @@ impl Core for Pc {
     }
 
     fn halt_until(&mut self, deadline: Option<Instant>) {
-        // A console whose interrupt does not reach us shall answer nevertheless.
-        let longest = self.clock.now() + LONGEST_HALT;
+        // A console whose interrupt does not reach us shall answer nevertheless; a screen goes on soon.
+        let longest = if screen::draw(DRAWN_AT_REST) { NEXT_LOOK } else { LONGEST_HALT };
+        let longest = self.clock.now() + longest;
         // Interrupts are off here, as always outside of the halt: what is raised from now on is kept by
         // the APIC and ends the halt.
         if self.timer.arm(deadline.map_or(longest, |deadline| deadline.min(longest))) {
@@ -69,6 +75,7 @@ impl Core for Pc {
 
 impl Line for Pc {
     fn console_read(&mut self, into: &mut [u8]) -> usize {
+        screen::draw(DRAWN_AT_WORK);
         let taken = match &mut self.console {
             Some(console) => console.read(into),
             None => self.uart.read(into),
@@ -81,7 +88,7 @@ impl Line for Pc {
     fn console_write(&mut self, bytes: &[u8]) -> usize {
         let Some(console) = &mut self.console else { return self.uart.write(bytes) };
         let taken = console.write(bytes);
-        screen::print(&bytes[..taken]);
+        screen::show(&bytes[..taken]);
         taken
     }
 }

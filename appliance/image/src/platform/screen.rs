@@ -1,12 +1,13 @@
 //! What the console shows, shown on the screen as well: the firmware's framebuffer, or a PC's text mode. Machines
 //! without a serial port, or with nobody at it, tell there what they miss and what their addresses are.
 //!
-//! Nothing is moved up: reading such memory is slow. Behind the last row the first one follows, and the row that
-//! is written next is empty.
+//! Such memory is slow: some microseconds for a character. So nothing is moved up (behind the last row the first one
+//! follows, and the row that is written next is empty), and what is to be shown is kept, and drawn a few characters at a
+//! time: before a halt, and with each look at the console.
 
 use super::paging;
 use boot::Screen as Place;
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use drivers::hal::{Arena, Mmio, Registers};
 use std::sync::OnceLock;
 
@@ -19,6 +20,8 @@ const HEIGHT: usize = 16;
 const PIXEL: usize = 4;
 /// Wider screens have larger characters.
 const SMALL: usize = 1920;
+/// No screen is larger, in pixels.
+const LARGEST: usize = 16 << 10;
 /// Grey on black, in text mode.
 const ATTRIBUTE: u16 = 7 << 8;
 
@@ -31,6 +34,11 @@ struct Screen {
     scale: usize,
     columns: usize,
     rows: usize,
+    /// What is to be seen, and what is.
+    wanted: Box<[AtomicU8]>,
+    drawn: Box<[AtomicU8]>,
+    /// Where drawing goes on.
+    next: AtomicUsize,
     /// Where the next character goes. Only one core writes at a time; what another one gets wrong is a character out of
     /// place.
     column: AtomicUsize,
@@ -40,6 +48,8 @@ struct Screen {
 }
 
 static SCREEN: OnceLock<Screen> = OnceLock::new();
+/// Something is to be drawn.
+static PENDING: AtomicBool = AtomicBool::new(false);
 
 /// Takes the screen, and clears it. False if it cannot be used.
 ///
@@ -54,7 +64,8 @@ pub unsafe fn take(place: Place, arena: &mut Arena) -> bool {
         scale => (width / (WIDTH * scale), height / (HEIGHT * scale), width * PIXEL),
     };
     let Some(len) = pitch.checked_mul(height) else { return false };
-    if columns == 0 || rows == 0 || row > pitch || !pitch.is_multiple_of(8) {
+    let sane = width <= LARGEST && height <= LARGEST && pitch <= LARGEST * 8;
+    if !sane || columns == 0 || rows == 0 || row > pitch || !pitch.is_multiple_of(8) {
         return false;
     }
     // SAFETY: the caller's promise.
@@ -62,12 +73,16 @@ pub unsafe fn take(place: Place, arena: &mut Arena) -> bool {
         return false;
     };
     (0..len / 8).for_each(|n| memory.write64(8 * n, 0));
+    let blank = || (0..columns * rows).map(|_| AtomicU8::new(b' ')).collect();
     let screen = Screen {
         memory,
         pitch,
         scale,
         columns,
         rows,
+        wanted: blank(),
+        drawn: blank(),
+        next: AtomicUsize::new(0),
         column: AtomicUsize::new(0),
         row: AtomicUsize::new(0),
         escape: AtomicU8::new(0),
@@ -75,11 +90,31 @@ pub unsafe fn take(place: Place, arena: &mut Arena) -> bool {
     SCREEN.set(screen).is_ok()
 }
 
-/// Shows what goes to the console.
-pub fn print(bytes: &[u8]) {
+/// Shows what goes to the console, soon.
+pub fn show(bytes: &[u8]) {
     if let Some(screen) = SCREEN.get() {
         bytes.iter().for_each(|&byte| screen.put(byte));
+        PENDING.store(true, Ordering::Relaxed);
     }
+}
+
+/// Shows it at once.
+pub fn print(bytes: &[u8]) {
+    show(bytes);
+    draw(usize::MAX);
+}
+
+/// Draws so many characters of what is to be shown; whether there may be more.
+#[inline(always)]
+pub fn draw(most: usize) -> bool {
+    PENDING.load(Ordering::Relaxed) && draw_some(most)
+}
+
+#[cold]
+fn draw_some(most: usize) -> bool {
+    let pending = SCREEN.get().is_some_and(|screen| screen.draw(most));
+    PENDING.store(pending, Ordering::Relaxed);
+    pending
 }
 
 impl Screen {
@@ -112,7 +147,8 @@ impl Screen {
                     set(&self.column, 0);
                     self.next_row();
                 }
-                self.draw(at(&self.row), at(&self.column), if byte < 0x80 { byte } else { b'?' });
+                let cell = at(&self.row) * self.columns + at(&self.column);
+                self.wanted[cell].store(if byte < 0x80 { byte } else { b'?' }, Ordering::Relaxed);
                 set(&self.column, at(&self.column) + 1);
             }
         }
@@ -126,11 +162,30 @@ impl Screen {
     }
 
     fn wipe(&self, row: usize) {
-        let height = self.pitch * if self.scale == 0 { 1 } else { HEIGHT * self.scale };
-        (row * height..(row + 1) * height).step_by(8).for_each(|at| self.memory.write64(at, 0));
+        let cells = &self.wanted[row * self.columns..(row + 1) * self.columns];
+        cells.iter().for_each(|cell| cell.store(b' ', Ordering::Relaxed));
     }
 
-    fn draw(&self, row: usize, column: usize, character: u8) {
+    fn draw(&self, most: usize) -> bool {
+        let mut left = most;
+        let mut at = self.next.load(Ordering::Relaxed);
+        for _ in 0..self.wanted.len() {
+            let wanted = self.wanted[at].load(Ordering::Relaxed);
+            if self.drawn[at].load(Ordering::Relaxed) != wanted {
+                if left == 0 {
+                    self.next.store(at, Ordering::Relaxed);
+                    return true;
+                }
+                left -= 1;
+                self.draw_one(at / self.columns, at % self.columns, wanted);
+                self.drawn[at].store(wanted, Ordering::Relaxed);
+            }
+            at = if at + 1 == self.wanted.len() { 0 } else { at + 1 };
+        }
+        false
+    }
+
+    fn draw_one(&self, row: usize, column: usize, character: u8) {
         if self.scale == 0 {
             let at = row * self.pitch + 2 * column;
             return self.memory.write16(at, ATTRIBUTE | u16::from(character));

@@ -86,7 +86,7 @@ impl Uart {
         }
         let taken = bytes.len().min(FIFO);
         bytes[..taken].iter().for_each(|&byte| output(DATA, byte));
-        screen::print(&bytes[..taken]);
+        screen::show(&bytes[..taken]);
         taken
     }
 }
