@@ -357,7 +357,7 @@ fn one_card_is_served_by_two_cores() -> Result<()> {
     let sum =
         |what| Ok::<_, anyhow::Error>(metrics.get(&name(0, what))? + metrics.get(&name(1, what))?);
     let all = metrics.get("port_receive_frames_total{port=\"net0\"}")?;
-    ensure!((sum("received")? - all).abs() < 50.0, "what is told of the port is not the sum");
+    ensure!((sum("receive")? - all).abs() < 50.0, "what is told of the port is not the sum");
     // The link goes for as long as it takes the driver to reset the chip, so that frames that lie in the rings of both
     // queues are gone; both clients come back, and find what they wrote.
     let pattern = |client: &mut Guest, place: u32| {
