@@ -21,13 +21,18 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    /// The one of a PCI function of virtio's.
+    /// The one of a PCI function of virtio's. uhyve's is told by what nobody else has: no class, no subsystem, and the
+    /// common configuration where its capabilities end.
     #[cfg(feature = "uhyve")]
     pub fn of(function: &crate::pci::Function<'_>) -> Self {
         const REVISION_AND_CLASS: u16 = 8;
         const SUBSYSTEM: u16 = 0x2c;
+        const COMMON_AT: u32 = 0x88;
         let is_nothing = |offset| function.read32(offset) == 0;
-        Dialect { uhyve: is_nothing(REVISION_AND_CLASS) && is_nothing(SUBSYSTEM) }
+        let uhyve = is_nothing(REVISION_AND_CLASS)
+            && is_nothing(SUBSYSTEM)
+            && super::pci::place_of_common(function) == Some(COMMON_AT);
+        Dialect { uhyve }
     }
 
     /// The one of a PCI function of virtio's.

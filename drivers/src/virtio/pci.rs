@@ -127,6 +127,13 @@ impl PciTransport {
     }
 }
 
+/// Where in its BAR a function says that its common configuration is.
+#[cfg(feature = "uhyve")]
+pub(super) fn place_of_common(function: &Function<'_>) -> Option<u32> {
+    let mine = |c: &crate::pci::Capability| c.id == CAPABILITY && (c.extra >> 8) as u8 == COMMON;
+    function.capabilities().find(mine).map(|c| function.read32(c.offset + 8))
+}
+
 /// Maps the first usable structure of `kind` that has `least` bytes or more (4.1.4). Also returns
 /// where its capability is.
 fn map(

@@ -382,7 +382,7 @@ fn registers_that_read_as_ones_are_no_device_and_later_no_harm() {
     let device = machine.find().take(Class::Port).remove(0);
     machine.shared.lock().uhyve.fault = Some(Fault::AllOnes);
     let error = device.open_port(&mut machine, &|_| None, &Never).err().unwrap();
-    assert_eq!(error.to_string(), "device has no usable common configuration");
+    assert_eq!(error.to_string(), "device has no usable virtio device ID");
     let mut bench = open();
     bench.inject(Fault::AllOnes);
     let _ = bench.port.link_up();
