@@ -86,12 +86,12 @@ fn devices_of_other_host_bridges_and_behind_bridges_are_found() -> Result<()> {
         "pcie-root-port,id=p1,bus=far,slot=1",
         "pcie-root-port,id=b0,slot=2",
         "pcie-pci-bridge,id=b1,bus=b0",
-        "pci-bridge,id=b2,bus=b1,chassis_nr=9,addr=1",
+        "pci-bridge,id=b2,bus=b1,chassis_nr=9,addr=1,shpc=off",
     ];
     let plain = [
         "pxb,id=p1,bus_nr=64",
         "pci-bridge,id=b1,chassis_nr=2",
-        "pci-bridge,id=b2,bus=b1,chassis_nr=3,addr=1",
+        "pci-bridge,id=b2,bus=b1,chassis_nr=3,addr=1,shpc=off",
     ];
     for (machine, bridges) in [(Machine::Q35, &express[..]), (Machine::Pc, &plain)] {
         let (mut near, mut far) = (Peer::new(&["10.9.0.2/24"])?, Peer::new(&["10.8.0.2/24"])?);
