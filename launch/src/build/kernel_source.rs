@@ -80,7 +80,10 @@ const EDITS: &[Edit] = &[
          \tif !ids.contains(&id) {\n\
          \t\tlet at = if id == ours { 0 } else { ids.len() };\n\
          \t\tids.insert(at, id);\n\
-         \t}\n",
+         \t}\n}\n\n\
+         /// Of a processor that says it itself: they come in their order.\n\
+         pub fn add_own_local_apic_id(id: u32) {\n\
+         \tCPU_LOCAL_APIC_IDS.lock().push(id);\n",
     ),
     edit(
         "src/arch/x86_64/kernel/apic.rs",
@@ -100,7 +103,7 @@ const EDITS: &[Edit] = &[
     edit(
         "src/arch/x86_64/kernel/mod.rs",
         "apic::add_local_apic_id(core_id() as u8);",
-        "apic::add_local_apic_id(core_id());",
+        "apic::add_own_local_apic_id(core_id());",
     ),
     // Calibrating the timer took 30 ms of every boot.
     edit(
