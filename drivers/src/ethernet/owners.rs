@@ -8,6 +8,17 @@
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+/// Entries of a table by which a device chooses a queue: a hash's low bits say which.
+pub const ENTRIES: usize = 128;
+
+/// The queue of an entry. Each bit of a hash (Toeplitz) is a sum of bits of the addresses, so that hosts whose addresses are
+/// next to each other may have any one of them in common, and a sum of some: which queue it is, is no such sum.
+pub const fn queue_of(entry: usize, queues: usize) -> usize {
+    // Modulo a power of two each value comes once; of any half of the entries that a sum of bits tells apart, each queue has
+    // half of its share at least.
+    entry * (2 * entry + 25) % ENTRIES * queues / ENTRIES
+}
+
 /// Owners by all owners.
 #[derive(Debug)]
 pub struct Owners {
@@ -84,5 +95,30 @@ impl Owners {
     /// Whether one said so.
     pub fn hangs(&self) -> bool {
         self.hangs.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hashes of 64 hosts next to each other differ in sums of six bits: they are those of which one sum is the same.
+    #[test]
+    fn neighbours_are_spread() {
+        for queues in 2..=8 {
+            let mut of_each = [0; 8];
+            (0..ENTRIES).for_each(|entry| of_each[queue_of(entry, queues)] += 1);
+            let even = ENTRIES / queues..=ENTRIES.div_ceil(queues);
+            assert!(of_each[..queues].iter().all(|count| even.contains(count)), "{of_each:?}");
+            for sum in 1..ENTRIES {
+                for same in 0..2 {
+                    let hashes = (0..ENTRIES).filter(|hash| (hash & sum).count_ones() & 1 == same);
+                    let mut seen = [0; 8];
+                    hashes.for_each(|hash| seen[queue_of(hash, queues)] += 1);
+                    let least = ENTRIES / 2 / queues / 3;
+                    assert!(seen[..queues].iter().all(|hosts| *hosts >= least), "{sum} {seen:?}");
+                }
+            }
+        }
     }
 }

@@ -253,6 +253,8 @@ fn cores_share_a_card(model: NicModel, cores: u32) -> Result<()> {
     )?;
     peer.ping(APPLIANCE, 100)?;
     peer.ping(APPLIANCE_6, 100)?;
+    // All queues send from then on.
+    until(&mut vm, "show interfaces --json", "\"link\":\"up\"")?;
     let interfaces = vm.run("show interfaces --json")?.json()?;
     ensure!(interfaces[0]["loop"] == json!((0..cores).collect::<Vec<_>>()), "{interfaces}");
     let mac = interfaces[0]["mac"].as_str().context("no MAC address")?;

@@ -5,6 +5,7 @@ use super::receive::Receiver;
 use super::registers::{self as r, ALL_ONES, change};
 use super::transmit::{Format, Transmitter};
 use crate::ethernet::is_station;
+use crate::ethernet::owners::{ENTRIES, queue_of};
 use crate::hal::{HashKey, Registers};
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -243,7 +244,6 @@ pub fn hash_addresses(
     mode: u32,
     unit: u8,
 ) {
-    const ENTRIES: usize = 128;
     const IPV4_AND_IPV6: u32 = 1 << 17 | 1 << 20;
     let [table, key, control] = at;
     let queues = setup.rings.len();
@@ -251,7 +251,7 @@ pub fn hash_addresses(
         return registers.write32(control, 0);
     }
     for n in (0..ENTRIES).step_by(4) {
-        let four = core::array::from_fn(|i| ((n + i) % queues) as u8 * unit);
+        let four = core::array::from_fn(|i| queue_of(n + i, queues) as u8 * unit);
         registers.write32(table + n, u32::from_le_bytes(four));
     }
     (key..).step_by(4).zip(setup.key).for_each(|(at, word)| registers.write32(at, *word));

@@ -134,6 +134,11 @@ impl Port for QueuePort {
 
     #[inline]
     fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+        // As soon as the first owner knows of the link: what is sent without one is lost.
+        let link = self.owners.link();
+        if link != self.transmitter.has_link() && self.is_live() {
+            self.transmitter.note_link(link);
+        }
         self.transmitter.transmit(packet)
     }
 

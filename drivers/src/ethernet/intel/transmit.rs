@@ -163,6 +163,12 @@ impl Transmitter {
         }
     }
 
+    /// The link as it was noted.
+    #[inline]
+    pub fn has_link(&self) -> bool {
+        self.has_link
+    }
+
     /// Takes note of the link of a device that is started.
     pub fn note_link(&mut self, up: bool) {
         self.has_link = up;

@@ -1,14 +1,13 @@
 //! What driver and device tell each other in memory (Linux: `drivers/net/vmxnet3/vmxnet3_defs.h`): one block for the
 //! device, one for each of its queues, and one for the hash that chooses a receive queue. Little-endian.
 
+use crate::ethernet::owners::{ENTRIES, queue_of};
 use crate::hal::{HashKey, Window};
 
 /// Bytes of the block for the device, of each of those for queues behind it, which begin on 128 bytes, and of the hash's.
 const DEVICE: usize = 768;
 const QUEUE: usize = 256;
 const HASH: usize = 8 + 40 + ENTRIES;
-/// Entries of the table that it looks into.
-const ENTRIES: usize = 128;
 
 /// Bytes of all of it, for so many pairs of queues.
 pub const fn bytes(pairs: usize) -> usize {
@@ -127,7 +126,7 @@ impl Shared {
         put((len, HASH as u32));
         memory.store64(address, self.address() + at as u64);
         let table = (0..ENTRIES / 4).map(|n| {
-            u32::from_le_bytes(core::array::from_fn(|i| ((4 * n + i) % self.pairs) as u8))
+            u32::from_le_bytes(core::array::from_fn(|i| queue_of(4 * n + i, self.pairs) as u8))
         });
         let words = HASH_OF.into_iter().chain(*key).chain(table);
         (at..).step_by(4).zip(words).for_each(put);
