@@ -255,10 +255,8 @@ fn ports(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
 type OfQueue = fn(&PortCounters, u64) -> u64;
 
 const QUEUE_FAMILIES: [(&str, &str, OfQueue); 3] = [
-    ("isthmus_port_queue_received_frames_total", "Frames that a core received.", |c, _| {
-        c.rx_frames
-    }),
-    ("isthmus_port_queue_sent_frames_total", "Frames that a core sent.", |c, _| c.tx_frames),
+    ("isthmus_port_queue_receive_frames_total", "Frames that a core received.", |c, _| c.rx_frames),
+    ("isthmus_port_queue_transmit_frames_total", "Frames that a core sent.", |c, _| c.tx_frames),
     (
         "isthmus_port_queue_control_frames_total",
         "Frames that a core passed on to the control plane.",
