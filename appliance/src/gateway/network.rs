@@ -1,6 +1,6 @@
 //! The IP interface of each port, and the services that stand on it.
 
-use super::ports::{BATCH, PlanePort, PortSlot, QueueSlot};
+use super::ports::{BATCH, PortSlot, QueueSlot};
 use super::state::{PingOrder, State};
 use super::web::Web;
 use crate::config::{Config, Http};
@@ -13,7 +13,7 @@ use net::http::access::Doors;
 use net::http::{Limits, Server};
 use net::ping::{Event, Options, Ping};
 use net::tls::Tls;
-use net::{Addressing, Cidr, Class, Interface, classify};
+use net::{Addressing, Cidr, Interface};
 use perf_responders::tcp_control::TcpControl;
 use std::sync::Arc;
 
@@ -249,28 +249,16 @@ pub(super) fn receive(networks: &mut [Network], state: &mut State, now: Instant)
     (received, for_control)
 }
 
-/// Takes in what comes for the control plane, and for engines over UDP, by further queues of ports.
+/// Takes in what comes for the control plane by further queues of ports.
+#[cold]
 #[inline(never)]
 fn receive_of_queues(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
     let mut received = 0;
-    let State { queues, ports, plane, .. } = state;
-    for QueueSlot { port, punt_port, .. } in queues {
-        let slot = &ports[*port];
-        let place = if slot.punt_port.is_none() { Some(slot.place) } else { slot.forwarding };
+    for QueueSlot { port, punt_port, .. } in &mut state.queues {
         for _ in 0..BATCH {
             let Some(frame) = punt_port.receive() else { break };
             received += 1;
-            let bytes = punt_port.bytes(&frame);
-            let taken =
-                place.is_some_and(|place| match (classify(bytes), plane.ports.get(place)) {
-                    (Class::Udp(to), Some(PlanePort { local, .. })) => {
-                        plane.udp_engines.receive(place, to, local, bytes, now)
-                    }
-                    _ => false,
-                });
-            if !taken {
-                networks[*port].interface.handle_frame(bytes, now);
-            }
+            networks[*port].interface.handle_frame(punt_port.bytes(&frame), now);
             punt_port.recycle(frame);
         }
     }

@@ -119,8 +119,15 @@ impl Loops {
         let mut slot = PortSlot { driver, ..PortSlot::new(name, location, &*port, place) };
         let cores = config.net(number, slot.mac, &slot.location).core.all();
         let (wanted, others) = cores.split_first().map_or((0, &[][..]), |(one, all)| (*one, all));
-        if !others.is_empty() {
-            slot.others = self.deal_queues(&mut *port, number, &slot, wanted, others, split);
+        let net = config.number_of_net(number, slot.mac, &slot.location);
+        let engines = config.usnic.iter().any(|usnic| Some(usize::from(usnic.net)) == net);
+        match others {
+            [] => {}
+            // What its peers say would come to any of them.
+            _ if engines => {
+                log::warn!("{}: core {wanted} alone serves it, because of usNIC there", slot.name);
+            }
+            _ => slot.others = self.deal_queues(&mut *port, number, &slot, wanted, others, split),
         }
         let route = |interrupt: Interrupt| port.route(&interrupt);
         let taken = Self::of_core(&mut self.spare, wanted, &slot.name, route);
@@ -132,7 +139,6 @@ impl Loops {
         let wakers = [&self.waker, &spare.waker];
         let [first, other] = wakers;
         let (punt_port, punt_queue) = punt::connect(slot.mac, slot.mtu, punt::RING, first, other);
-        let net = config.number_of_net(number, slot.mac, &slot.location);
         let shape = (slot.mac, slot.mtu);
         let forwarded = forwarding::connect(config, net, &slot.name, shape, wakers);
         let forwarded = forwarded.map(|(port, forwarded)| {

@@ -151,6 +151,7 @@ impl State {
         self.plane.pending()
             || self.disks.iter().any(|slot| slot.disk.pending())
             || self.punt_ports().any(Port::pending)
+            || self.queues.iter().any(|queue| queue.punt_port.pending())
     }
 
     /// Whether every device can end a halt.
@@ -160,8 +161,7 @@ impl State {
 
     /// The ways to ports that are not of this loop: of other loops, and over the bridge.
     fn punt_ports(&self) -> impl Iterator<Item = &PuntPort> {
-        let all = self.ports.iter().filter_map(|slot| slot.punt_port.as_ref());
-        all.chain(self.queues.iter().map(|queue| &queue.punt_port))
+        self.ports.iter().filter_map(|slot| slot.punt_port.as_ref())
     }
 
     /// Has something done by every data plane, this loop's at once, the others' soon.

@@ -36,16 +36,26 @@ impl Item for Cores {
     }
 
     fn decode(n: &Node, path: &str, range: Option<Range>, out: &mut Vec<Problem>) -> Option<Self> {
-        let cores = match &n.value {
-            Value::List(_) | Value::Bare(_) => Vec::decode(n, path, range, out)?,
-            // What is accepted instead of something else is said by whom it is said of.
-            _ => vec![u8::decode(n, path, range, out)?],
+        let mut cores = Vec::new();
+        let mut add = |node: &Node| {
+            let core = u8::decode(node, path, range, out)?;
+            if cores.contains(&core) {
+                let reason = format!("core {core} is named twice");
+                out.push(problem(n, path, reason, Self::accepts(range)));
+                return None;
+            }
+            cores.push(core);
+            Some(())
         };
-        let again = (1..cores.len()).find(|&at| cores[..at].contains(&cores[at]));
-        if let Some(at) = again {
-            let reason = format!("core {} is named twice", cores[at]);
-            out.push(problem(n, path, reason, Self::accepts(range)));
-            return None;
+        match &n.value {
+            Value::List(items) => items.iter().try_for_each(add)?,
+            Value::Bare(text) => {
+                let mut words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+                words.try_for_each(|word| {
+                    add(&Node { value: Value::Bare(word.into()), origin: n.origin })
+                })?;
+            }
+            _ => add(n)?,
         }
         Some(Cores(cores))
     }
@@ -54,7 +64,10 @@ impl Item for Cores {
         match self.0[..] {
             [] => None,
             [one] => one.encode(),
-            _ => self.0.encode(),
+            _ => {
+                let all = self.0.iter().filter_map(u8::encode);
+                Some(Value::List(all.map(Node::built_in).collect()))
+            }
         }
     }
 }
@@ -93,7 +106,7 @@ mod tests {
     fn mistakes_are_told() {
         for (text, wanted) in [
             ("core = 64", "net.0.core: 64 is out of range; accepted: a whole number from 0 to 63"),
-            ("core = [1, 64]", "net.0.core.1: 64 is out of range"),
+            ("core = [1, 64]", "net.0.core: 64 is out of range"),
             ("core = [1, 2, 1]", "net.0.core: core 1 is named twice"),
             ("core = \"x\"", "net.0.core: a string does not belong here"),
         ] {

@@ -6,7 +6,6 @@ use super::port::IntelPort;
 use super::queue_port::{QueuePort, State};
 use super::receive::Receiver;
 use super::transmit::Transmitter;
-
 use crate::ethernet::owners::Owners;
 use crate::hal::{Clock, HashKey, Platform, Port, Window};
 use alloc::boxed::Box;
@@ -24,29 +23,31 @@ impl IntelPort {
     ) -> Vec<Box<dyn Port + Send>> {
         let most = self.chip.queues().min(more + 1);
         let owners = Arc::new(Owners::new(most - 1));
-        let ports = (1..most).map_while(|queue| self.another(queue, &owners, platform));
-        let ports: Vec<QueuePort> = ports.collect();
-        if ports.is_empty() {
-            return Vec::new();
+        let mut ports = Vec::new();
+        while ports.len() + 1 < most {
+            let Some(port) = self.another(ports.len() + 1, &owners, platform) else { break };
+            ports.push(port);
         }
-        let rings = |port: &QueuePort| Rings::of(&port.receiver, &port.transmitter);
-        self.rings.extend(ports.iter().map(rings));
+        if ports.is_empty() {
+            return ports;
+        }
         (self.key, self.owners) = (*key, Some(owners));
         self.begin();
         // A chip that does not come out of this reset is given up, and says so.
         if let Err(error) = self.await_life(None, clock) {
             self.give_up(error);
         }
-        ports.into_iter().map(|port| Box::new(port) as Box<dyn Port + Send>).collect()
+        ports
     }
 
     /// The port of the pair of that number, if there are interrupts and memory for it.
+    #[inline(never)]
     fn another(
-        &self,
+        &mut self,
         queue: usize,
         owners: &Arc<Owners>,
         platform: &mut dyn Platform,
-    ) -> Option<QueuePort> {
+    ) -> Option<Box<dyn Port + Send>> {
         let chip = self.chip.beside()?;
         let signal = self.signal.of_queue(queue, &self.function, platform)?;
         let address = self.function.bars().get(0)?.range(0, self.chip.registers() as u64)?;
@@ -61,7 +62,8 @@ impl IntelPort {
             memory.into_iter().for_each(|window| platform.arena().free(window));
             return None;
         };
-        Some(QueuePort {
+        self.rings.push(Rings::of(&receiver, &transmitter));
+        Some(Box::new(QueuePort {
             function: self.function,
             registers,
             chip,
@@ -74,6 +76,6 @@ impl IntelPort {
             mtu: self.mtu,
             longest: self.longest,
             state: State::default(),
-        })
+        }))
     }
 }

@@ -58,35 +58,34 @@ impl Vmxnet3 {
         };
         let owners = Arc::new(Owners::new(pairs - 1));
         let mut memory: Vec<Window> = alloc::vec![window];
-        let ports: Vec<QueuePort> = (1..pairs)
-            .map_while(|pair| {
-                let shared = Shared::new(window, pairs);
-                self.another(pair, shared, &owners, platform, &mut memory)
-            })
-            .collect();
-        if ports.len() + 1 < pairs {
-            memory.into_iter().for_each(|window| platform.arena().free(window));
-            return Vec::new();
+        let mut ports = Vec::new();
+        for pair in 1..pairs {
+            let shared = Shared::new(window, pairs);
+            let Some(port) = self.another(pair, shared, &owners, platform, &mut memory) else {
+                memory.into_iter().for_each(|window| platform.arena().free(window));
+                self.rings.truncate(1);
+                return Vec::new();
+            };
+            ports.push(port);
         }
         self.registers.reset();
         let former = core::mem::replace(&mut self.shared, Shared::new(window, pairs)).memory();
         platform.arena().free(former);
-        self.rings
-            .extend(ports.iter().map(|port| [port.receiver.rings(), port.transmitter.rings()]));
         (self.key, self.owners) = (*key, Some(owners));
         self.go_on();
-        ports.into_iter().map(|port| Box::new(port) as Box<dyn Port + Send>).collect()
+        ports
     }
 
     /// The port of the pair of that number, its receive ring full, if there is memory for it.
+    #[inline(never)]
     fn another(
-        &self,
+        &mut self,
         pair: usize,
         shared: Shared,
         owners: &Arc<Owners>,
         platform: &mut dyn Platform,
         memory: &mut Vec<Window>,
-    ) -> Option<QueuePort> {
+    ) -> Option<Box<dyn Port + Send>> {
         let bars = self.function.bars();
         let registers = DeviceRegisters::map(&bars, platform).ok()?;
         let msix = Msix::find(&self.function, &bars, platform)?;
@@ -95,7 +94,8 @@ impl Vmxnet3 {
         let longest = OVERHEAD + usize::from(self.mtu);
         let transmitter = Transmitter::new(arena, longest, memory).ok()?;
         receiver.start();
-        Some(QueuePort {
+        self.rings.push([receiver.rings(), transmitter.rings()]);
+        Some(Box::new(QueuePort {
             registers,
             msix,
             interrupt: None,
@@ -110,7 +110,7 @@ impl Vmxnet3 {
             sending: Stall::default(),
             link: false,
             armed: false,
-        })
+        }))
     }
 }
 

@@ -88,48 +88,68 @@ impl Shared {
     /// Writes all that the device reads when it is activated. `rings` are for receiving and for sending, by pair; each pair
     /// has two interrupts, or all have one if there are no `messages`.
     pub fn fill(&self, mtu: u16, rings: &[[Rings; 2]], key: &HashKey, messages: bool) {
-        let memory = &self.memory;
-        let put = |(at, value): (usize, u32)| memory.store32(at, value);
-        memory.fill(0);
-        put(MAGIC);
-        put((DRIVER_VERSION, 1));
-        put(SYSTEM);
-        REVISIONS.into_iter().for_each(|at| put((at, 1)));
-        memory.store64(QUEUES_ADDRESS, self.address() + DEVICE as u64);
+        self.memory.fill(0);
+        let queues = self.address() + DEVICE as u64;
         let pairs = self.pairs as u32;
-        put((QUEUES_BYTES, 2 * pairs * QUEUE as u32));
-        put((MTU, mtu.into()));
-        put((COUNTS, 1 | pairs << 16 | pairs << 24));
         let count = if messages { 2 * pairs } else { 1 };
-        put((INTERRUPTS, count << 8));
-        put((RECEIVE_MODE, MODE));
-        (0..VLAN_BYTES / 4).for_each(|n| put((VLANS + 4 * n, u32::MAX)));
+        self.put(&[
+            MAGIC,
+            (DRIVER_VERSION, 1),
+            SYSTEM,
+            (REVISIONS[0], 1),
+            (REVISIONS[1], 1),
+            (QUEUES_ADDRESS, queues as u32),
+            (QUEUES_ADDRESS + 4, (queues >> 32) as u32),
+            (QUEUES_BYTES, 2 * pairs * QUEUE as u32),
+            (MTU, mtu.into()),
+            (COUNTS, 1 | pairs << 16 | pairs << 24),
+            (INTERRUPTS, count << 8),
+            (RECEIVE_MODE, MODE),
+        ]);
+        (0..VLAN_BYTES / 4).for_each(|n| self.put(&[(VLANS + 4 * n, u32::MAX)]));
         for (pair, [receive, transmit]) in rings.iter().enumerate() {
             let interrupt = if messages { 2 * pair as u32 } else { 0 };
             let sent = interrupt + u32::from(messages);
             let transmitter = (DEVICE + pair * QUEUE, transmit, sent);
             for (at, rings, interrupt) in [transmitter, (self.receive(pair), receive, interrupt)] {
-                memory.store64(at + RING, rings.ring);
-                memory.store64(at + COMPLETIONS, rings.completions);
-                put((at + RING_ENTRIES, rings.entries));
-                put((at + COMPLETION_ENTRIES, rings.entries));
-                put((at + INTERRUPT, interrupt));
+                self.put(&[
+                    (at + RING, rings.ring as u32),
+                    (at + RING + 4, (rings.ring >> 32) as u32),
+                    (at + COMPLETIONS, rings.completions as u32),
+                    (at + COMPLETIONS + 4, (rings.completions >> 32) as u32),
+                    (at + RING_ENTRIES, rings.entries),
+                    (at + COMPLETION_ENTRIES, rings.entries),
+                    (at + INTERRUPT, interrupt),
+                ]);
             }
         }
-        if self.pairs == 1 {
-            return;
+        if self.pairs > 1 {
+            self.fill_hash(key);
         }
-        put(FEATURES);
+    }
+
+    /// The hash that chooses among receive queues.
+    fn fill_hash(&self, key: &HashKey) {
         let at = self.receive(self.pairs);
-        let [version, len, address] = HASH_PLACE;
-        put((version, 1));
-        put((len, HASH as u32));
-        memory.store64(address, self.address() + at as u64);
+        let address = self.address() + at as u64;
+        let [version, len, place] = HASH_PLACE;
+        self.put(&[
+            FEATURES,
+            (version, 1),
+            (len, HASH as u32),
+            (place, address as u32),
+            (place + 4, (address >> 32) as u32),
+        ]);
         let table = (0..ENTRIES / 4).map(|n| {
             u32::from_le_bytes(core::array::from_fn(|i| queue_of(4 * n + i, self.pairs) as u8))
         });
         let words = HASH_OF.into_iter().chain(*key).chain(table);
-        (at..).step_by(4).zip(words).for_each(put);
+        (at..).step_by(4).zip(words).for_each(|word| self.put(&[word]));
+    }
+
+    #[inline(never)]
+    fn put(&self, words: &[(usize, u32)]) {
+        words.iter().for_each(|&(at, word)| self.memory.store32(at, word));
     }
 
     /// Whether the device wants to be told of receive buffers.
