@@ -104,7 +104,10 @@ mod tests {
             ("export", "in force now; `save` keeps it"),
             ("smc.hosts", "in force after `save` and `reboot`"),
             ("volume", "in force after `save` and `reboot`"),
-            ("http", "in force now, but tls, certificate, key after `save` and `reboot`"),
+            (
+                "http",
+                "in force now, but connections, tls, certificate, key after `save` and `reboot`",
+            ),
         ] {
             assert_eq!(InForce::of(path).to_string(), text, "{path}");
         }
