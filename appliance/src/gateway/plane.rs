@@ -60,7 +60,7 @@ pub(super) struct DataPlane {
     pub pace: Pace,
     /// It serves nobody any more: the machine is about to end.
     pub ending: bool,
-    /// No other loop has ports.
+    /// No other loop runs.
     pub is_alone: bool,
 }
 
@@ -192,7 +192,7 @@ impl DataPlane {
         self.bridges.iter().any(|bridge| bridge.pending())
             || self.ports.iter().any(|slot| slot.port.pending())
             || self.cards_pending()
-            || self.storage.pending()
+            || !self.is_alone && self.storage.pending()
     }
 
     /// Whether nobody here but cards, and what is served over them, has anything to do now and then.

@@ -100,8 +100,10 @@ impl DataPlane {
             // The connection manager goes on by itself.
             return core::iter::from_fn(|| rdma_stack.providers.poll_connection_event()).count();
         }
-        self.storage.publish();
-        done += usize::from(self.storage.follow(&rdma_stack.providers, now));
+        if !self.is_alone {
+            self.storage.publish();
+            done += usize::from(self.storage.follow(&rdma_stack.providers, now));
+        }
         let arena = &mut self.arena;
         let mut ctx =
             EngineContext { provider: &mut rdma_stack.providers, arena, now, rng: &mut *self.rng };
