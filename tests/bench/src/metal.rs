@@ -11,7 +11,7 @@ use crate::boot::boot_instructions_metal;
 use crate::callgrind::Program;
 use crate::instructions::Plugin;
 use crate::report::Report;
-use crate::rnbd::{READ_4K_QD32, ROUNDS, fio, two_cores, volumes};
+use crate::rnbd::{READ_4K_QD32, ROUNDS, fio, volumes};
 use crate::site::{Appliance, LINUX, Site};
 
 /// What belongs to a model, and not to its driver.
@@ -31,7 +31,6 @@ pub fn bench() -> Result<()> {
     let plugin = Plugin::compile()?;
     report.add("boot_instructions_metal", boot_instructions_metal(&plugin)?, 20_000_000.0);
     report.add("nvme_rnbd_read4k_ratio", read4k_ratio(&plugin)?, 1.25);
-    report.add("nvme_two_cores_ratio", two_cores_ratio(&plugin)?, 1.10);
     report.close()
 }
 
@@ -39,27 +38,14 @@ pub fn bench() -> Result<()> {
 const NVME: usize = 2;
 const RAM: usize = 1;
 
-/// The volume of a drive, of the name that one in memory has.
-const VOLUME: &str = "isthmus.volume.0.name=ram0 isthmus.volume.0.disk=nvme:BENCH/1";
-
-/// A file for the drive, and the drive.
-fn drive() -> Result<(NamedTempFile, Disk)> {
-    let file = NamedTempFile::new()?;
-    file.as_file().set_len(64 << 20)?;
-    let drive = Disk::new(file.path()).nvme(0, 1).serial("BENCH");
-    Ok((file, drive))
-}
-
-/// Instructions per read of 4 KiB from a drive, by two cores, each over a queue of its own, by those by one.
-fn two_cores_ratio(plugin: &Plugin) -> Result<f64> {
-    let (_file, drive) = drive()?;
-    two_cores::ratio(plugin, &READ_4K_QD32, VOLUME, Some(drive))
-}
-
 /// Instructions per read of 4 KiB, 32 at a time by a stock client, from a drive by those from memory.
 fn read4k_ratio(plugin: &Plugin) -> Result<f64> {
-    let (_file, drive) = drive()?;
-    let appliances = [Appliance::halting(""), Appliance::halting(VOLUME).disk(drive)];
+    let file = NamedTempFile::new()?;
+    file.as_file().set_len(64 << 20)?;
+    // Of the name that the volume in memory has.
+    let volume = "isthmus.volume.0.name=ram0 isthmus.volume.0.disk=nvme:BENCH/1";
+    let drive = Disk::new(file.path()).nvme(0, 1).serial("BENCH");
+    let appliances = [Appliance::halting(""), Appliance::halting(volume).disk(drive)];
     let mut site = Site::boot(plugin, &appliances)?;
     volumes::serve(&mut site)?;
     // The client numbers its devices in the order in which they are mapped.

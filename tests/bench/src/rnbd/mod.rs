@@ -12,7 +12,7 @@
 
 pub mod fio;
 mod sessions;
-pub mod two_cores;
+mod two_cores;
 pub mod volumes;
 
 use anyhow::{Context, Result};
@@ -80,7 +80,7 @@ pub fn bench() -> Result<()> {
     let large_reads = figures(&READ_64K)?;
     drop(site);
     let idle = sessions::measure()?;
-    let two_cores = two_cores::ratio(&plugin, &READ_4K_QD32, two_cores::RAM, None)?;
+    let two_cores = two_cores::ratio(&plugin, &READ_4K_QD32)?;
     print(&table);
 
     let mut report = Report::new("rnbd", Some(0));

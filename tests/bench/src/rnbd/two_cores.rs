@@ -8,7 +8,7 @@ use boot_tests::image;
 use interop_tests::{map, system};
 use launch::guest::{Guest, Wire};
 use launch::progress;
-use launch::qemu::{Disk, Spec};
+use launch::qemu::Spec;
 
 use super::fio::Job;
 use super::median;
@@ -18,19 +18,15 @@ use crate::instructions::{Counters, Plugin};
 const ROUNDS: usize = 5;
 /// How long idling is counted.
 const IDLING: Duration = Duration::from_secs(5);
-/// In memory.
-pub const RAM: &str = "isthmus.volume.0.name=ram0 isthmus.volume.0.size=64MiB";
+const VOLUME: &str = "isthmus.volume.0.name=ram0 isthmus.volume.0.size=64MiB";
 
-/// Instructions per I/O of both cores together, by those of one alone, on the volume `ram0` of `words`.
-pub fn ratio(plugin: &Plugin, job: &Job, words: &str, disk: Option<Disk>) -> Result<f64> {
+/// Instructions per I/O of both cores together, by those of one alone.
+pub fn ratio(plugin: &Plugin, job: &Job) -> Result<f64> {
     let step = progress::step("two cores serve one volume");
     let counters = plugin.counters()?;
     let wires = [Wire::new()?, Wire::new()?];
-    let mut gateway = Spec::kernel(image()?).memory(256).cpus(2).first_mac(1).append(words);
+    let mut gateway = Spec::kernel(image()?).memory(256).cpus(2).first_mac(1).append(VOLUME);
     gateway = gateway.append("isthmus.net.1.core=1 isthmus.system.idle_after_us=0");
-    if let Some(disk) = disk {
-        gateway = gateway.disk(disk);
-    }
     let addresses = [0, 1].map(|n| format!("10.0.{n}.2/24"));
     let addresses = [addresses[0].as_str(), addresses[1].as_str()];
     let mut client = system()?.spec("client", &addresses, 1500).first_mac(0x10);
