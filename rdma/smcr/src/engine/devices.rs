@@ -102,7 +102,9 @@ impl Engine {
 
     /// The receive buffer of a socket as peers name it on a link of its group.
     pub(super) fn token_on(&self, key: usize, group: usize, link: usize) -> Option<Token> {
-        let region = self.sockets.get(key)?.rmb_on(self.pd_of(group, link)?)?;
+        // Nobody is told of another host's buffer.
+        let socket = self.sockets.get(key).filter(|socket| socket.group == Some(group))?;
+        let region = socket.rmb_on(self.pd_of(group, link)?)?;
         Some(Token { rkey: region.rkey, address: region.address })
     }
 }

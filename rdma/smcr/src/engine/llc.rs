@@ -458,8 +458,10 @@ impl Engine {
             return self.offer_link(group_key, at, ctx);
         }
         if let Some(socket) = group.new_keys.pop_front() {
-            let link = self.socket(socket).map_or(at, |socket| socket.link);
-            let Some(token) = self.token_on(socket.key(), group_key, link) else {
+            // One that is gone may have left its place to another host's.
+            let link = self.socket(socket).map(|socket| socket.link);
+            let token = link.and_then(|link| self.token_on(socket.key(), group_key, link));
+            let (Some(link), Some(token)) = (link, token) else {
                 return self.next_flow(group_key, ctx);
             };
             let others = self.others_of(group_key, link, socket.key());
