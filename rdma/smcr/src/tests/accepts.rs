@@ -14,6 +14,7 @@ in_both_versions! {
     a_group_that_ends_is_used_no_more
     a_server_that_makes_another_group_has_the_first_tested
     an_accept_is_no_confirm
+    a_group_that_is_being_made_is_waited_for
 }
 
 /// What a client says to an Accept: a Confirm, or why not, and whether it is out of sync.
@@ -143,4 +144,35 @@ fn an_accept_is_no_confirm(version: u8) {
     w.hear(1, ids[1], &accept.emit());
     assert!(w.was_told(1, ids[1], Ready::FAILED));
     assert_eq!(w.hosts[1].engine.counters().failed, 1);
+}
+
+/// By the one of its server, and by no other.
+fn a_group_that_is_being_made_is_waited_for(version: u8) {
+    for (stranger, expected) in [(false, None), (true, Some((Reason::SYNC, true)))] {
+        netsim::label!(version, stranger);
+        let mut w = World::of_version(version, 46, [config(), config()], [1, 1]);
+        let (first, accept) = w.accept_by_hand(1);
+        w.hear(1, first[1], &accept);
+        let confirm = w.say(1, first[1]);
+        let mut accept = AcceptConfirm::parse(&accept).unwrap();
+        accept.first_contact = false;
+        if let Some(v2) = &mut accept.v2 {
+            v2.first_contact = None;
+        }
+        if stranger {
+            accept.peer_id = PeerId([7; 8]);
+        }
+        let second = w.by_hand(1);
+        w.say(1, second[1]);
+        w.hear(1, second[1], &accept.emit());
+        let said = Decline::parse(&w.say(1, second[1])).ok();
+        assert_eq!(said.map(|decline| (decline.reason, decline.out_of_sync)), expected);
+        // When it is made the other one goes on.
+        w.hear(0, first[0], &confirm);
+        assert!(w.was_told(1, first[1], Ready::ESTABLISHED));
+        w.wait(SECOND / 10);
+        assert_eq!(w.was_told(1, second[1], Ready::FALLBACK), stranger);
+        let said = w.say(1, second[1]);
+        assert_eq!(AcceptConfirm::parse(&said).is_ok(), !stranger);
+    }
 }
