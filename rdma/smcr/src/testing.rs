@@ -27,6 +27,8 @@ use verbs::{PathMtu, Provider};
 pub struct Way {
     pub asked: u32,
     pub none: bool,
+    /// Nobody answers.
+    pub silent: bool,
 }
 
 impl Neighbours for Way {
@@ -39,6 +41,7 @@ impl Neighbours for Way {
         let known = places.into_iter().find(|&(n, port)| ip(n, port) == remote);
         match (self.asked, known) {
             _ if self.none => Resolution::NoRoute,
+            _ if self.silent => Resolution::Pending,
             (_, None) => Resolution::NoRoute,
             (1, _) => Resolution::Pending,
             (_, Some((n, port))) => Resolution::Known(mac(n, port)),

@@ -40,7 +40,11 @@ fn answer(w: &mut World, change: impl FnOnce(&mut AcceptConfirm)) -> Said {
     w.hear(1, ids[1], &accept.emit());
     let said = w.say(1, ids[1]);
     match Decline::parse(&said) {
-        Ok(decline) => Err((decline.reason, decline.out_of_sync)),
+        Ok(decline) => {
+            // Who proposes refuses nobody.
+            assert!(w.hosts[1].engine.admission.refusals.pop().is_none());
+            Err((decline.reason, decline.out_of_sync))
+        }
         Err(_) => {
             let confirm = AcceptConfirm::parse(&said).expect("a Confirm");
             assert_eq!(confirm.kind, MessageType::Confirm);

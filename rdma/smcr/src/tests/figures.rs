@@ -254,6 +254,8 @@ fn notices_are_bounded() {
         }
     }
     assert_eq!(w.hosts[0].engine.poll_notice(), None);
+    let refused = w.hosts[0].engine.admission.refusals.pop();
+    assert_eq!(refused.map(|one| (one.who, one.reason)), Some((Some(ip(1, 0)), "declined")));
     let (peer, reason, by_peer) = (ip(0, 0), Reason::NO_DEVICE, true);
     let mut notices = core::iter::from_fn(|| w.hosts[1].engine.poll_notice());
     assert!(notices.all(|notice| notice == Notice::Fallback { peer, reason, by_peer }));

@@ -18,6 +18,7 @@ in_both_versions! {
     a_mute_link_is_waited_for
     a_silent_link_is_tested
     an_unused_group_ends_in_order
+    a_link_that_is_not_confirmed_is_given_up
     the_end_of_a_machine_is_no_order
 }
 
@@ -242,4 +243,41 @@ fn the_end_of_a_machine_is_no_order(version: u8) {
         w.wait(SECOND);
         assert_eq!(ended(&mut w)[0], (0, false, DeleteReason::OPERATOR));
     }
+}
+
+/// A neighbour's address is asked for in ever longer pauses, and given up before the other side's patience ends.
+#[test]
+fn a_neighbour_that_does_not_answer_is_no_way() {
+    for n in 0..2 {
+        netsim::label!(n);
+        let mut w = world(2, false);
+        w.hosts[n].way.silent = true;
+        let at = w.connect_from(1);
+        let id = w.tcp[at].ends[n].unwrap();
+        // The client holds its message once the server has found its way.
+        let expected = 5 * SECOND + n as u32 * SECOND / 200;
+        assert_eq!(told(&mut w, n, id), Some((expected, Ready::FALLBACK)));
+        assert_eq!(w.hosts[n].engine.fallback(id), Some(Reason::NO_ROUTE));
+        let asked = w.hosts[n].way.asked;
+        assert!((30..=45).contains(&asked), "{asked} times");
+        w.wait(SECOND);
+        assert_eq!(w.hosts[n].engine.groups().count(), 0);
+    }
+}
+
+/// A client that has taken a server's offer, and hears no more of it.
+fn a_link_that_is_not_confirmed_is_given_up(version: u8) {
+    let two = || Config { max_links: 2, ..config() };
+    let mut w = World::of_version(version, 75, [two(), two()], [2, 2]);
+    w.hosts[1].engine.deaf = true;
+    w.network.set_up(netsim::Place { node: 0, port: 1 }, false);
+    let ids = w.established();
+    let links = |w: &World| w.hosts[1].engine.links().count();
+    assert!(w.run(SECOND, |w| links(w) == 2));
+    let begun = w.network.now;
+    assert!(w.run(20 * SECOND, |w| links(w) == 1));
+    let took = w.network.now.since(begun);
+    assert!((8 * SECOND..8 * SECOND + SECOND / 10).contains(&took), "{took:?}");
+    assert_eq!(w.hosts[1].engine.counters().links_failed, 0, "it has never been one");
+    w.transfer(1, ids, &pattern(5000, 1), 1000);
 }
