@@ -253,6 +253,8 @@ fn notices_are_bounded() {
             assert_eq!(host.engine.counters().fallbacks[&Reason::NO_DEVICE], n + 1);
         }
     }
+    let now = w.network.now;
+    assert!(!w.hosts[1].engine.doubts(ip(0, 0), now), "it has answered each time");
     assert_eq!(w.hosts[0].engine.poll_notice(), None);
     let refused = w.hosts[0].engine.admission.refusals.pop();
     assert_eq!(refused.map(|one| (one.who, one.reason)), Some((Some(ip(1, 0)), "declined")));

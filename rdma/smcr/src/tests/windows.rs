@@ -147,9 +147,17 @@ fn urgent_data_is_announced() {
     assert_eq!(rest[rest.len() - 9..], *b"behind it");
     w.wait(SECOND / 10);
     assert_eq!(w.cdc_heard(0).len(), 1);
+    // Once is enough, if it is worth a message besides.
+    let sent = w.with_engine(1, |engine, ctx, _| engine.send_urgent(client, &bytes[..12_000], ctx));
+    assert_eq!(sent, Ok(12_000));
+    w.wait(SECOND / 10);
+    w.listen();
+    assert_eq!(w.recv(0, server).len(), 12_000);
+    w.wait(SECOND / 10);
+    assert_eq!(w.cdc_heard(0).len(), 1);
     // What is announced without data is nowhere.
     let says = Cdc {
-        produced: at(20_009),
+        produced: at(32_009),
         producer: Producer::URGENT_PRESENT,
         consumed: Cursor::default(),
         ..cdc(&w, client, 9)
@@ -237,4 +245,25 @@ fn the_place_in_a_region_is_that_of_the_element() {
         assert_eq!(w.was_told(0, ids[0], Ready::ESTABLISHED), good);
         assert_eq!(w.was_told(0, ids[0], Ready::FAILED), !good);
     }
+}
+
+/// After a failover, too: the region is another one there, and the element lies in it where it did.
+#[test]
+fn the_place_in_a_region_is_the_same_on_another_link() {
+    let two = || Config { max_links: 2, ..config() };
+    let mut w = World::with_ports(115, [two(), two()], [2, 2]);
+    let (ids, accept) = w.accept_by_hand(1);
+    w.hear(1, ids[1], &accept);
+    let mut confirm = AcceptConfirm::parse(&w.say(1, ids[1])).unwrap();
+    let there = confirm.address;
+    confirm.rmbe_index = 3;
+    confirm.address -= 2 * SIZE;
+    w.hear(0, ids[0], &confirm.emit());
+    assert!(w.run(SECOND, |w| w.hosts[0].engine.links().filter(|link| link.active).count() == 2));
+    assert_eq!(w.hosts[0].engine.peer_of(ids[0]).1.address, there);
+    // On the second link the client has told of a region that begins there.
+    w.network.set_up(netsim::Place { node: 0, port: 0 }, false);
+    w.send(0, ids[0], b"moves");
+    assert!(w.run(40 * SECOND, |w| w.hosts[0].engine.counters().failovers == 1));
+    assert_eq!(w.hosts[0].engine.peer_of(ids[0]).1.address, there + 2 * SIZE);
 }
