@@ -21,6 +21,7 @@ mod hostile;
 mod limits;
 mod links;
 mod moments;
+mod negotiation;
 mod patience;
 mod silence;
 mod streams;
