@@ -255,11 +255,13 @@ fn volumes_that_rest_are_not_looked_at() {
         })
         .collect();
     assert!(volumes.poll(User::SERVER, VolumeId(0)).is_none());
+    assert!(!volumes.are_working() && !volumes.want_turn());
     looks.set(0);
     let data = Window::empty();
     for n in [0, 63, 64, 149, 70] {
         let ask = request(0, Operation::Flush, 0, data);
         volumes.get_mut(ids[n]).unwrap().submit(&ask).unwrap();
+        assert!(volumes.are_working() && !volumes.want_turn());
         volumes.flush_queues();
         let done = volumes.poll(User::SERVER, VolumeId(0));
         assert_eq!(done.map(|(id, _)| id), Some(ids[n]));
@@ -334,11 +336,13 @@ fn a_volume_that_was_removed_is_not_found_again() {
         alloc::boxed::Box::new(RamVolume::new(memory, false))
     };
     let mut volumes = Volumes::new();
+    assert_eq!(volumes.revision(), 0);
     let [one, two] = ["one", "two"].map(|name| rtrs::Name::new(name).unwrap());
     let first = volumes.add(one, ram()).unwrap();
     let second = volumes.add(two, ram()).unwrap();
     let counts = volumes.open_counts(first).unwrap().clone();
     let revision = volumes.revision();
+    assert_eq!(revision, 2, "each that is added is news");
     assert!(volumes.remove(first).is_some());
     assert!(volumes.revision() > revision, "whoever tells others of them looks at that");
     assert!(counts.open(None).is_err(), "nobody opens it any more");
@@ -432,5 +436,39 @@ fn parts_of_a_request_are_whole_blocks() {
         assert!((0..20).find_map(|_| disk.poll()).is_some());
         data.read(0, &mut cache).unwrap();
         assert!(cache.iter().all(|&byte| byte == 9));
+    }
+}
+
+/// A volume that goes on when it is polled again, or does not.
+struct Turns(bool);
+
+impl Volume for Turns {
+    fn geometry(&self) -> Geometry {
+        Geometry::ABSENT
+    }
+    fn submit(&mut self, _: &Request) -> Result<Submitted, VolumeError> {
+        Ok(Submitted::Pending)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        None
+    }
+    fn wants_turn(&self) -> bool {
+        self.0
+    }
+}
+
+/// A loop does not halt while one of them wants a turn, wherever it stands.
+#[test]
+fn any_volume_may_want_a_turn() {
+    for wants in [None, Some(0), Some(1), Some(69)] {
+        let mut volumes = Volumes::new();
+        for n in 0..70 {
+            let name = rtrs::Name::new(&std::format!("v{n}")).unwrap();
+            volumes.add(name, Box::new(Turns(wants == Some(n)))).unwrap();
+        }
+        assert_eq!(volumes.want_turn(), wants.is_some(), "{wants:?}");
+        assert!(volumes.poll(User::SERVER, VolumeId(0)).is_none());
+        assert_eq!(volumes.want_turn(), wants.is_some(), "{wants:?}");
     }
 }
