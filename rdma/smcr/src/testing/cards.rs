@@ -30,11 +30,13 @@ pub struct Cards {
     beside: HashMap<u32, PdId>,
     /// The registration behind so many is refused.
     pub refuse: Option<usize>,
+    /// Registrations that there are.
+    pub regions: usize,
 }
 
 impl Cards {
     pub fn new(roce: Roce, kind: Kind, second: IpAddr) -> Self {
-        Cards { roce, kind, second, beside: HashMap::new(), refuse: None }
+        Cards { roce, kind, second, beside: HashMap::new(), refuse: None, regions: 0 }
     }
 
     pub fn kind(&self) -> Kind {
@@ -107,7 +109,15 @@ impl Provider for Cards {
                 return Err(VerbsError::NoRoom);
             }
         }
-        self.roce.register(pd, memory, access, rng)
+        let region = self.roce.register(pd, memory, access, rng)?;
+        self.regions += 1;
+        Ok(region)
+    }
+
+    fn deregister(&mut self, region: MrId) -> Done<()> {
+        self.roce.deregister(region)?;
+        self.regions -= 1;
+        Ok(())
     }
 
     fn register_on_demand(
@@ -118,7 +128,11 @@ impl Provider for Cards {
     ) -> Done<Region> {
         match self.kind {
             Kind::Cards => Err(VerbsError::Invalid),
-            Kind::OneDevice | Kind::CardsOnDemand => self.roce.register_on_demand(pd, length, rng),
+            Kind::OneDevice | Kind::CardsOnDemand => {
+                let region = self.roce.register_on_demand(pd, length, rng)?;
+                self.regions += 1;
+                Ok(region)
+            }
         }
     }
 
@@ -136,7 +150,6 @@ impl Provider for Cards {
             fn rotate_key(region: MrId, rng: &mut dyn RngCore) -> Done<u32>;
             fn remap(region: MrId, memory: Window, rng: &mut dyn RngCore) -> Done<Region>;
             fn revoke_key(region: MrId) -> Done<()>;
-            fn deregister(region: MrId) -> Done<()>;
             fn register_chunks(pd: PdId, count: u16, size: u32, memory: Option<Window>, rng: &mut dyn RngCore) -> Done<ChunkedRegion>;
             fn chunk_key(region: MrId, chunk: u16) -> Done<u32>;
             fn rotate_chunk_key(region: MrId, chunk: u16, request: KeyRequest, rng: &mut dyn RngCore) -> Done<KeyChange<u32>>;

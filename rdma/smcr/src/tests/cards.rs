@@ -72,6 +72,8 @@ fn a_link_over_a_card_is_made_anew(version: u8) {
             w.close(0, later[0]);
             w.close(1, later[1]);
             w.wait(SECOND);
+            let regions = w.hosts.each_ref().map(|host| host.roce.regions);
+            assert_eq!(regions, [2, 2], "the buffer, once at each card");
         }
         for host in &w.hosts {
             assert_eq!(host.engine.counters().aborted, 0);
@@ -119,6 +121,7 @@ fn what_is_over_leaves_nothing(version: u8) {
     (0..2).for_each(|n| w.close(n, first[n]));
     w.wait(700 * SECOND);
     assert_eq!(w.hosts.each_ref().map(|host| host.engine.counts()), [[0; 3]; 2]);
+    assert_eq!(w.hosts.each_ref().map(|host| host.roce.regions), [0, 0]);
     let spare = [0, 1].map(|n| w.hosts[n].engine.kept(&w.hosts[n].roce) as usize);
     assert_eq!([0, 1].map(|n| w.free(n) + spare[n]), before);
 }
