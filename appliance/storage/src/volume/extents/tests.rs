@@ -449,7 +449,8 @@ fn space_is_taken_where_it_makes_the_fewest_pieces() {
     assert_eq!(refused(Change::Delete("a")), TableError::Unknown);
     assert_eq!(refused(Change::Grow("a", 1)), TableError::Unknown);
     let [longest, longer] = [63, 64].map(|len| "n".repeat(len));
-    assert!(change(&table, Change::Create(&longest, 1)).is_ok());
+    let named = change(&table, Change::Create(&longest, 1)).unwrap();
+    assert_eq!(Table::decode(&named.encode(9)), Some((9, named)), "it is found again");
     assert_eq!(refused(Change::Create(&longer, 1)), TableError::BadName);
     assert_eq!(refused(Change::Create("", 1)), TableError::BadName);
     assert_eq!(change(&table, Change::Grow("e", units(4))), Ok(table.clone()), "it has as much");
