@@ -2,6 +2,7 @@
 //! control plane. Nothing of it is touched by another loop.
 
 use super::bridge::{Bridge, TransportPort};
+use super::cards::{CardReport, Cards};
 use super::linx::Linx;
 use super::perf_responders::Services;
 use super::ports::PlanePort;
@@ -79,6 +80,8 @@ pub(super) struct Settings {
 pub(super) struct PortReport {
     pub counters: PortCounters,
     pub echoes: u64,
+    /// Of the card that does RoCE there, if one does.
+    pub card: Option<CardReport>,
 }
 
 impl core::ops::AddAssign for PortReport {
@@ -104,6 +107,7 @@ impl DataPlane {
         settings: Settings,
         ports: Vec<PlanePort>,
         bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
+        cards: Cards,
         now: Instant,
     ) -> Self {
         let Settings { config, arena, seed, storage } = settings;
@@ -115,6 +119,9 @@ impl DataPlane {
             .then(|| RdmaStack::new(&config, &ports, ntrdma, false, &mut rng))
             .flatten();
         bridges.retain(|_| rdma_stack.is_some());
+        if let Some(rdma_stack) = &mut rdma_stack {
+            cards.give(&mut rdma_stack.providers);
+        }
         let services = Services::of(&config, rdma_stack.as_mut());
         let storage = match (storage, &mut rdma_stack) {
             (Some(seat), Some(stack)) => Storage::following(seat, &mut stack.providers),
@@ -162,11 +169,11 @@ impl DataPlane {
     pub fn report_into(&self, report: &mut PlaneReport) {
         report.counters = self.pace.counters;
         report.ports.clear();
-        report.ports.extend(
-            self.ports
-                .iter()
-                .map(|slot| PortReport { counters: slot.port.counters(), echoes: slot.echoes }),
-        );
+        report.ports.extend(self.ports.iter().enumerate().map(|(place, slot)| PortReport {
+            counters: slot.port.counters(),
+            echoes: slot.echoes,
+            card: self.rdma_stack.as_ref().and_then(|stack| CardReport::of(stack, place)),
+        }));
     }
 
     /// Queues the control plane's frames for a port; how many.

@@ -86,9 +86,10 @@ impl PortSlot {
         self.punt_port.is_none() && self.others.is_empty()
     }
 
-    /// Whether another loop says that the link has changed.
+    /// Whether another loop says that the link has changed, or asks for hosts.
     pub fn has_news(&self) -> bool {
-        self.punt_port.as_ref().is_some_and(|punt_port| punt_port.link() != self.link)
+        let is_news = |port: &PuntPort| port.link() != self.link || port.has_strangers();
+        self.punt_port.as_ref().is_some_and(is_news)
     }
 
     /// Takes note of the state of the link; true if it came up. Cards negotiate it after the reset of a driver: that

@@ -176,15 +176,7 @@ pub(super) fn version(state: &mut State) -> Value {
 pub(super) fn interfaces(state: &mut State, from: usize, count: usize) -> Vec<Value> {
     let reports = state.port_reports();
     let ports = state.ports.iter().zip(reports).skip(from).take(count);
-    let stack = state.plane.rdma_stack.as_ref();
-    let row = |(slot, report): (&PortSlot, PortReport)| {
-        let is_own = slot.punt_port.is_none();
-        let providers = stack.filter(|_| is_own).map(|stack| &stack.providers);
-        let by_card = providers.is_some_and(|providers| providers.has_card(slot.place));
-        let flow_control = providers.and_then(|providers| providers.flow_control(slot.place));
-        interface(slot, &report, by_card, flow_control)
-    };
-    ports.map(row).collect()
+    ports.map(|(slot, report)| interface(slot, &report)).collect()
 }
 
 /// The core that has a port, or all that have queues of it.
@@ -195,13 +187,8 @@ fn loop_of(slot: &PortSlot) -> Value {
     Value::list([slot.core].iter().chain(&slot.others).map(|&core| core.into()))
 }
 
-fn interface(
-    slot: &PortSlot,
-    report: &PortReport,
-    by_card: bool,
-    flow_control: Option<String>,
-) -> Value {
-    let counters = &report.counters;
+fn interface(slot: &PortSlot, report: &PortReport) -> Value {
+    let PortReport { counters, card, .. } = report;
     let [a, b, c, d, e, f] = slot.mac;
     let texts = |list: &[String]| Value::list(list.iter().cloned().map(Value::from));
     Value::object([
@@ -212,8 +199,8 @@ fn interface(
         ("addresses", texts(&slot.addresses.list)),
         ("gateways", texts(&slot.addresses.gateways)),
         ("dhcp_lease", slot.addresses.lease.into()),
-        ("roce", if by_card { "hardware" } else { "software" }.into()),
-        ("flow_control", flow_control.into()),
+        ("roce", if card.is_some() { "hardware" } else { "software" }.into()),
+        ("flow_control", card.and_then(|card| card.flow_control()).into()),
         ("rx_frames", counters.rx_frames.into()),
         ("rx_bytes", counters.rx_bytes.into()),
         ("rx_errors", counters.rx_errors.into()),

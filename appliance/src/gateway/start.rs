@@ -217,7 +217,7 @@ impl Gateway {
                     let (place, name) = (loops.own.len(), format!("net{index}"));
                     let driver = device.driver();
                     let slot = match cards.look(port, place, &name, &net, &mut found) {
-                        Looked::Software(port) => {
+                        Looked::Free(port) => {
                             let mut split = |port: &mut dyn Port, more: usize| {
                                 let mut key = HashKey::default();
                                 key.fill_with(|| rng.next_u32());

@@ -274,7 +274,7 @@ impl State {
         // That of the bridge is told by the control plane's end of it.
         let seen = |slot: &PortSlot| {
             let counters = slot.punt_port.as_ref()?.counters();
-            Some(PortReport { counters, echoes: 0 })
+            Some(PortReport { counters, ..PortReport::default() })
         };
         let all = self.ports.iter();
         let mut all: Vec<PortReport> = all

@@ -5,19 +5,24 @@
 
 use super::NAP;
 use super::bridge::{Bridge, BridgesTold, LoopBridges};
+use super::cards::{Cards, Found};
 use super::forwarding::Forwarded;
 use super::loop_waker::LoopWaker;
 use super::plane::{DataPlane, PlaneReport, Settings};
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
 use super::storage_rows::{RowsTold, StorageRows};
+use crate::config::RoceBy;
 use crate::families::OfNtb;
 use crate::loops::Stage;
 use crate::machine::{Core, SpareCore};
 use core::time::Duration;
-use drivers::hal::{Instant, Port};
+use drivers::device::OpenedPort;
+use drivers::hal::Instant;
 use net::refusal::Refusals;
 use ntrdma::Ntrdma;
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
 use rtrb::{Consumer, Producer, RingBuffer};
 use spin::Mutex;
 use std::sync::Arc;
@@ -65,7 +70,9 @@ pub(super) struct Orders {
 /// A port of the loop.
 pub(super) struct Dealt {
     pub name: String,
-    pub port: Box<dyn Port + Send>,
+    pub port: OpenedPort,
+    /// What is to do RoCE there.
+    pub roce: Option<RoceBy>,
     pub punt_queue: PuntQueue,
     pub forwarded: Option<Forwarded>,
 }
@@ -174,12 +181,19 @@ struct Loop {
 
 impl Loop {
     fn new(start: Start, core: Box<dyn Core>) -> Self {
-        let echo = start.settings.config.services.udp_echo;
-        let made = |Dealt { name, port, punt_queue, forwarded }| {
-            (PlanePort::new(name, port, echo), Ways { punt_queue, forwarded })
+        let mut settings = start.settings;
+        let (config, arena) = (&settings.config, &settings.arena);
+        let mut rng = ChaCha12Rng::from_seed(settings.seed);
+        let mut cards = Cards::default();
+        let mut found = Found { config, arena, rng: &mut rng };
+        let made = |(place, Dealt { name, port, roce, punt_queue, forwarded })| {
+            let port = cards.take(port, place, &name, roce, &mut found);
+            let port = PlanePort::new(name, port, config.services.udp_echo);
+            (port, Ways { punt_queue, forwarded })
         };
-        let (ports, ways): (Vec<_>, _) = start.ports.into_iter().map(made).unzip();
-        let plane = DataPlane::new(start.settings, ports, start.bridges, core.now());
+        let (ports, ways): (Vec<_>, _) = start.ports.into_iter().enumerate().map(made).unzip();
+        rng.fill_bytes(&mut settings.seed);
+        let plane = DataPlane::new(settings, ports, start.bridges, cards, core.now());
         let report_due = Instant::ZERO;
         let (rows_told, bridges_told) = (RowsTold::default(), LoopBridges::default());
         let Start { core: number, orders, waker, .. } = start;
@@ -215,6 +229,8 @@ impl Loop {
         }
         if let Some(rdma_stack) = &mut self.plane.rdma_stack {
             told.refused.absorb(rdma_stack.providers.roce.refusals());
+            let cards = rdma_stack.providers.card_refusals();
+            cards.for_each(|refusals| told.refused.absorb(refusals));
         }
         if let Some(server) = &mut self.plane.storage.server {
             told.refused.absorb(server.transport_mut().refusals());
@@ -232,6 +248,10 @@ impl Loop {
         let received = plane.receive(now, |place, frame| ways[place].push(frame));
         let served = plane.serve(now);
         plane.free_retired(now);
+        if let Some(rdma_stack) = &mut plane.rdma_stack {
+            let strangers = rdma_stack.strangers.drain();
+            strangers.for_each(|(place, host)| ways[place].punt_queue.ask_for(host));
+        }
         let mut sent = plane.transmit_fabric(now);
         for (place, ways) in ways.iter_mut().enumerate() {
             for queue in ways.queues_mut() {

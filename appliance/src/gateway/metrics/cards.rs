@@ -1,8 +1,9 @@
 //! Metrics of cards that do RoCE themselves.
 
 use super::Page;
+use crate::gateway::cards::CardReport;
 use crate::gateway::state::State;
-use connectx::{CardCounters, ConnectX, Counters};
+use connectx::{CardCounters, Counters};
 use core::fmt::Error;
 
 /// A counter of a card's provider: its name, its help, and where it lies.
@@ -82,40 +83,37 @@ const COUNTED: [Counted; 12] = [
 ];
 
 /// Nothing without such cards.
-pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    let Some(stack) = &state.plane.rdma_stack else { return Ok(()) };
-    let cards: Vec<(&str, &ConnectX)> = state
-        .ports
-        .iter()
-        .filter(|slot| slot.punt_port.is_none())
-        .filter_map(|slot| Some((slot.name.as_str(), stack.providers.card(slot.place)?)))
-        .collect();
+pub(super) fn write(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
+    let reports = state.port_reports();
+    let named = state.ports.iter().zip(reports);
+    let cards: Vec<(&str, CardReport)> =
+        named.filter_map(|(slot, report)| Some((slot.name.as_str(), report.card?))).collect();
     if cards.is_empty() {
         return Ok(());
     }
     let mut family = w.gauge("isthmus_roce_card_up", "Whether the card does RoCE now.")?;
     for (name, card) in &cards {
-        family.sample(&[("port", name)], u64::from(card.is_active()))?;
+        family.sample(&[("port", name)], u64::from(card.is_active))?;
     }
     let mut family = w.gauge("isthmus_roce_card_queue_pairs", "Queue pairs that there are.")?;
     for (name, card) in &cards {
-        family.sample(&[("port", name)], card.queue_pairs() as u64)?;
+        family.sample(&[("port", name)], card.queue_pairs as u64)?;
     }
     let connections = "Connections, made, being made and ending.";
     let mut family = w.gauge("isthmus_roce_card_connections", connections)?;
     for (name, card) in &cards {
-        family.sample(&[("port", name)], card.connections() as u64)?;
+        family.sample(&[("port", name)], card.connections as u64)?;
     }
     for (name, help, value) in FAMILIES {
         let mut family = w.counter(name, help)?;
         for (port, card) in &cards {
-            family.sample(&[("port", port)], value(card.counters()))?;
+            family.sample(&[("port", port)], value(&card.counters))?;
         }
     }
     for (name, help, value) in COUNTED {
         let mut family = w.counter(name, help)?;
         for (port, card) in &cards {
-            family.sample(&[("port", port)], value(card.card_counters()))?;
+            family.sample(&[("port", port)], value(&card.card_counters))?;
         }
     }
     Ok(())

@@ -131,7 +131,7 @@ impl Lab {
         let now = Instant::ZERO + Duration::from_secs(1);
         let settings =
             Settings { config: config.clone(), arena: arena.share(), seed: [7; 32], storage: None };
-        let mut plane = DataPlane::new(settings, vec![port], Vec::new(), now);
+        let mut plane = DataPlane::new(settings, vec![port], Vec::new(), Default::default(), now);
         plane.udp_engines = UdpEngines::of(
             &config,
             &mut plane.ports,

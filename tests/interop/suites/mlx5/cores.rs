@@ -1,0 +1,135 @@
+//! The image's card on another core than the first, which does RoCE there; and a card that two cores share, on which RoCE is
+//! software's.
+
+use super::*;
+use serde_json::json;
+
+const VOLUME: &str = "isthmus.volume.0.size=32MiB";
+/// Further addresses of the guest.
+const HOSTS: std::ops::Range<u32> = 10..42;
+
+/// Of a card of core 1: who says something to it first is found by the control plane, which is core 0's.
+#[test]
+fn a_card_of_another_core_serves_a_volume_in_hardware() -> Result<()> {
+    let words = format!("{VOLUME} isthmus.net.0.core=1 isthmus.roce.services=true");
+    let mut cards = Cards::boot_on(2, &[], &words)?;
+    let interfaces = cards.vm.run("show interfaces --json")?.json()?;
+    ensure!(interfaces[0]["loop"] == 1, "{interfaces}");
+    cards.vm.run("show log")?.contains("net0: RoCE in hardware")?;
+    cards.linux.sh(&format!("timeout 60 rping -c -a {THERE} -C 10 -S 4096 -V -v"))?;
+    maps_and_verifies(&mut cards.linux)?;
+    let page = cards.linux.sh(&format!("wget -q -O - http://{THERE}/metrics"))?;
+    for told in ["isthmus_roce_card_mads_total{port=\"net0\"} ", "isthmus_roce_card_up{port"] {
+        let line = page.lines().find_map(|line| line.split_once(told)).map(|(_, value)| value);
+        ensure!(line.is_some_and(|value| value != "0"), "{told}:\n{page}");
+    }
+    cards.end()
+}
+
+#[test]
+fn a_card_of_another_core_that_reads_all_ones_under_load_is_reset() -> Result<()> {
+    faults::a_card_is_reset(2, "isthmus.net.0.core=1", "all-ones", "does not answer")
+}
+
+/// A function for each of two cores: RoCE in hardware on both, for one client, who reads over either what it wrote over the
+/// other.
+#[test]
+fn two_cores_have_a_function_each() -> Result<()> {
+    let model = model(3, &[])?;
+    let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?).cpus(2);
+    let spec = spec.vfio_user(&model.socket_of(1)).vfio_user(&model.socket_of(2));
+    let net =
+        |n: usize| format!("isthmus.net.{n}.address=10.{}.0.2/24 isthmus.net.{n}.mtu=4200", n + 1);
+    let spec = spec.append(&net(0)).append(&net(1)).append("isthmus.net.1.core=1").append(VOLUME);
+    let mut vm = spec.start()?;
+    vm.wait_ready()?;
+    let mut linux = Linux::beside_image(model, 4200)?;
+    linux.sh("ip addr add 10.2.0.1/24 dev eth0 && modprobe -a mlx5_ib rnbd-client && sleep 1")?;
+    let interfaces = vm.run("show interfaces --json")?.json()?;
+    for n in 0..2 {
+        let port = &interfaces[n];
+        ensure!(port["roce"] == "hardware" && port["loop"] == n, "{interfaces}");
+        let path = format!("ip:10.{}.0.1@ip:10.{}.0.2", n + 1, n + 1);
+        let mode = if n == 0 { "" } else { "access_mode=migration" };
+        if let Err(why) = map(&mut linux.guest, &format!("s{n}"), &path, "ram0", mode) {
+            return linux.fail(&format!("core {n}: it was not mapped: {why:#}"));
+        }
+    }
+    linux.sh("set -e
+         dd if=/dev/urandom of=/tmp/a bs=64k count=64 2>/dev/null
+         dd if=/tmp/a of=/dev/rnbd0 bs=64k oflag=direct 2>/dev/null
+         dd if=/dev/rnbd1 of=/tmp/b bs=64k count=64 iflag=direct 2>/dev/null
+         cmp /tmp/a /tmp/b
+         dd if=/tmp/a of=/dev/rnbd1 bs=64k seek=64 oflag=direct 2>/dev/null
+         dd if=/dev/rnbd0 of=/tmp/b bs=64k skip=64 count=64 iflag=direct 2>/dev/null
+         cmp /tmp/a /tmp/b")?;
+    unmap(&mut linux.guest, 1)?;
+    unmap(&mut linux.guest, 0)?;
+    vm.run("show log")?.lacks("ERROR")?;
+    drop(vm);
+    let counters = linux.end()?;
+    for function in ["function1", "function2"] {
+        ensure!(counter(&counters, &format!("{function}.complaints"))? == 0, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.roce_sent"))? > 20, "{counters}");
+    }
+    Ok(())
+}
+
+/// Frames that each core has received.
+fn received(linux: &mut Linux) -> Result<[u64; 2]> {
+    let page = linux.sh(&format!("wget -q -O - http://{THERE}/metrics"))?;
+    let of = |core: usize| {
+        let name =
+            format!("isthmus_port_queue_receive_frames_total{{port=\"net0\",core=\"{core}\"}}");
+        counter(&page, &name)
+    };
+    Ok([of(0)?, of(1)?])
+}
+
+/// Each of many hosts reaches the image, and each core has some of them.
+fn hosts_are_spread(linux: &mut Linux) -> Result<()> {
+    let before = received(linux)?;
+    let hosts: Vec<String> = HOSTS.map(|host| host.to_string()).collect();
+    linux.sh(&format!(
+        "for host in {}; do ping -c 2 -i 0.1 -W 5 -I 10.1.0.$host {THERE} >/tmp/ping || {{ cat /tmp/ping; exit 1; }}; done",
+        hosts.join(" ")
+    ))?;
+    let after = received(linux)?;
+    let few = |core: usize| after[core] < before[core] + 10;
+    ensure!(!few(0) && !few(1), "frames of each core: {before:?}, {after:?}");
+    Ok(())
+}
+
+#[test]
+fn two_cores_share_a_card_and_come_through_a_reset() -> Result<()> {
+    let model = model(2, &[])?;
+    let words = format!("{VOLUME} isthmus.net.0.core=0,1");
+    let mut vm = image_on(2, &model, 4200, &words)?;
+    let mut linux = Linux::beside_image(model, 4200)?;
+    let interfaces = vm.run("show interfaces --json")?.json()?;
+    ensure!(interfaces[0]["loop"] == json!([0, 1]), "{interfaces}");
+    ensure!(interfaces[0]["roce"] == "software", "{interfaces}");
+    vm.run("show log")?
+        .contains("net0: RoCE in software: in hardware it is for ports of one core")?;
+    let hosts = HOSTS.map(|host| format!("ip addr add 10.1.0.{host}/24 dev eth0"));
+    linux.sh(&hosts.collect::<Vec<_>>().join("\n"))?;
+    hosts_are_spread(&mut linux)?;
+    linux.guest.soft_roce()?;
+    maps_and_verifies(&mut linux)?;
+    linux.model.order(1, "all-ones")?;
+    let end = Instant::now() + LIMIT;
+    while vm.run("show interfaces --json")?.json()?[0]["resets"] == 0 {
+        ensure!(Instant::now() < end, "the card was not reset");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    vm.run("show log")?.contains("does not answer")?;
+    linux.guest.wait_until(&format!("ping -c 1 -W 1 {THERE}"), LIMIT)?;
+    hosts_are_spread(&mut linux)?;
+    maps_and_verifies(&mut linux)?;
+    vm.run("show log")?.contains("works again")?.lacks("ERROR")?;
+    drop(vm);
+    let counters = linux.end()?;
+    ensure!(counter(&counters, "function1.complaints")? == 0, "{counters}");
+    ensure!(counter(&counters, "function1.refused")? == 0, "{counters}");
+    Ok(())
+}
