@@ -130,8 +130,8 @@ impl Loops {
                 log::warn!("{}: core {wanted} alone serves it, because of usNIC there", slot.name);
             }
             _ => {
-                slot.others =
-                    { self.deal_queues(port.port_mut(), number, &slot, wanted, others, split) }
+                let port = port.port_mut();
+                slot.others = self.deal_queues(port, number, &slot, wanted, others, split);
             }
         }
         let route = |interrupt: Interrupt| port.port_mut().route(&interrupt);

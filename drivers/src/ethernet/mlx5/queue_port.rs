@@ -201,6 +201,9 @@ impl Port for QueuePort {
     /// The card may have been reset since this owner looked: then it hears nothing, and empties its rings before it is
     /// set up again.
     fn flush(&mut self) {
+        if self.told.owners.phase() != self.phase {
+            return;
+        }
         let doorbells = Doorbells::new(&*self.registers, self.named.page);
         self.queues.transmitter.reclaim_some();
         self.queues.transmitter.tell(doorbells);

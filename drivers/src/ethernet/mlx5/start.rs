@@ -77,8 +77,9 @@ impl Card {
     async fn reach(&mut self) -> Result<(), Error> {
         self.forget();
         let kept = reset::begin(&self.function).ok_or(Error::NoReset)?;
-        self.stop_others();
         self.wait(reset::TIME).await;
+        // What was on its way to memory has come there.
+        self.stop_others();
         reset::end(&self.function, &kept);
         self.forget();
         let since = self.present.get();
