@@ -80,7 +80,7 @@ fn received(linux: &mut Linux) -> Result<[u64; 2]> {
     let page = linux.sh(&format!("wget -q -O - http://{THERE}/metrics"))?;
     let of = |core: usize| {
         let name =
-            format!("isthmus_port_queue_receive_frames_total{{port=\"net0\",core=\"{core}\"}}");
+            format!("isthmus_port_queue_receive_frames_total{{port=\"net0\",loop=\"{core}\"}}");
         counter(&page, &name)
     };
     Ok([of(0)?, of(1)?])

@@ -199,7 +199,7 @@ enum Model {
     /// ConnectX functions: one or two, on one wire
     Mlx5 {
         /// The Unix sockets to listen on
-        #[arg(num_args = 1..=2, required = true)]
+        #[arg(num_args = 1..=4, required = true)]
         sockets: Vec<PathBuf>,
         /// PCI device id, hexadecimal: 1015, 1017 and 101d are physical functions, 1016 and 1018 virtual ones
         #[arg(long, default_value = "1018", value_parser = hexadecimal)]
