@@ -101,7 +101,7 @@ fn hosts_are_spread(linux: &mut Linux) -> Result<()> {
 }
 
 #[test]
-fn two_cores_share_a_card_and_come_through_a_reset() -> Result<()> {
+fn two_cores_share_a_card() -> Result<()> {
     let model = model(2, &[])?;
     let words = format!("{VOLUME} isthmus.net.0.core=0,1");
     let mut vm = image_on(2, &model, 4200, &words)?;
@@ -116,17 +116,7 @@ fn two_cores_share_a_card_and_come_through_a_reset() -> Result<()> {
     hosts_are_spread(&mut linux)?;
     linux.guest.soft_roce()?;
     maps_and_verifies(&mut linux)?;
-    linux.model.order(1, "all-ones")?;
-    let end = Instant::now() + LIMIT;
-    while vm.run("show interfaces --json")?.json()?[0]["resets"] == 0 {
-        ensure!(Instant::now() < end, "the card was not reset");
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    vm.run("show log")?.contains("does not answer")?;
-    linux.guest.wait_until(&format!("ping -c 1 -W 1 {THERE}"), LIMIT)?;
-    hosts_are_spread(&mut linux)?;
-    maps_and_verifies(&mut linux)?;
-    vm.run("show log")?.contains("works again")?.lacks("ERROR")?;
+    vm.run("show log")?.lacks("ERROR")?;
     drop(vm);
     let counters = linux.end()?;
     ensure!(counter(&counters, "function1.complaints")? == 0, "{counters}");
