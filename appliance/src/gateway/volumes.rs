@@ -138,7 +138,7 @@ impl Storage {
                 match pool.step() {
                     (_, Some(event)) => break Some(event),
                     _ if !wait() => break None,
-                    _ => core::hint::spin_loop(),
+                    _ => drivers::hal::relax(),
                 }
             };
             if event.is_none() {
