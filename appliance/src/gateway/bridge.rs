@@ -11,26 +11,26 @@ mod transport;
 use super::loop_waker::LoopWaker;
 use super::network::Network;
 use super::plane::DataPlane;
-use super::ports::{Addresses, PortSlot};
+use super::ports::PortSlot;
 use super::punt::{self, PuntQueue};
 use super::service::{Service, Surroundings};
-use super::state::State;
-use super::unclaimed_devices::UnclaimedDevice;
+use super::worker::Worker;
 use crate::config::{Config, Ntb, NtbProtocol};
 use crate::families::{self, NTB, OfMeasure, OfNtb};
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
-pub(super) use device::Hardware;
 use device::{Device, Place};
 use drivers::device::Device as FoundDevice;
 use drivers::hal::{Hold, Instant, Platform, Window};
 pub(super) use engines::Engines;
+use management::UnclaimedDevice;
+use management::status::Addresses;
 use ntrdma::{self, Layout, Ntrdma};
 use perf_responders::ntb_perf::NtbPerf;
 use provider_set::ProviderSet;
 use rand_core::RngCore;
 use tcp::Tcp;
-pub(super) use told::{BridgeTold, BridgesTold, LoopBridges, report};
+pub(super) use told::LoopBridges;
 pub(super) use transport::{TransportEthernet, TransportPort};
 
 /// How often the log is told of what a peer does wrong at most.
@@ -366,27 +366,36 @@ fn place(bridges: &[OfNtb<Bridge>], name: Option<&str>) -> Result<usize, String>
     })
 }
 
-/// Takes the link down at the operator's word; requests under way wait until it is back.
+/// Takes a link down at the operator's word; requests under way wait until it is back.
 #[cold]
-pub(super) fn reset(state: &mut State, words: &[&str]) -> Result<(), String> {
-    let name = match words {
-        [] => None,
-        [name] => Some(*name),
-        _ => return Err("accepted: the name of one bridge".into()),
-    };
-    let found = place(&state.plane.bridges, name).map(|place| state.plane.reset_bridge(place));
-    let is_up = match (found, state.bridge_elsewhere(name)) {
+pub(super) fn reset(
+    plane: &mut DataPlane,
+    workers: &mut [Worker],
+    name: Option<&str>,
+) -> Result<(), String> {
+    let found = place(&plane.bridges, name).map(|place| plane.reset_bridge(place));
+    let is_up = match (found, elsewhere(workers, name)) {
         (Ok(reset), _) => reset,
         (Err(why), None) => return Err(why),
         (Err(_), Some((worker, place, is_up))) => {
             let order = move |plane: &mut DataPlane| _ = plane.reset_bridge(place);
-            if is_up && !state.workers[worker].tell(order) {
+            if is_up && !workers[worker].tell(order) {
                 return Err("its core is busy: try again".into());
             }
             is_up
         }
     };
     is_up.then_some(()).ok_or_else(|| "the link is not up".into())
+}
+
+/// The bridge of that name, or the first, of another loop than the first: which of these, its place there, and whether
+/// its link is up.
+fn elsewhere(workers: &[Worker], name: Option<&str>) -> Option<(usize, usize, bool)> {
+    workers.iter().enumerate().find_map(|(number, worker)| {
+        let told = worker.bridges();
+        let place = told.iter().position(|one| name.is_none_or(|name| one.name == name))?;
+        Some((number, place, told.get(place)?.link == ntrdma::State::Up))
+    })
 }
 
 impl DataPlane {

@@ -9,6 +9,8 @@
 mod bridge;
 mod brief;
 mod cards;
+mod clients;
+mod control;
 mod disk_queues;
 mod disks;
 mod ending;
@@ -19,11 +21,9 @@ mod last_act;
 mod lent_memory;
 mod linx;
 mod loop_waker;
-mod manage;
-mod metrics;
 mod network;
 mod next_hops;
-mod objects;
+mod orders;
 mod perf_responders;
 mod plane;
 mod port_assignment;
@@ -34,26 +34,22 @@ mod rapidio;
 mod rdma_stack;
 mod remote_storage;
 mod rendezvous;
-mod report_pieces;
 mod rping;
 mod service;
-mod show;
 mod smc;
+mod stages;
 mod start;
 mod state;
+mod statuses;
 mod storage;
 mod storage_cores;
-mod storage_rows;
 mod syslog;
-mod system;
 mod tls;
 mod udp_engines;
-mod unclaimed_devices;
 mod upgrade;
 mod usnic;
 mod volumes;
 mod watchdog;
-mod web;
 mod worker;
 
 pub use start::{Bringup, Facts};
@@ -66,8 +62,10 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use ending::Ending;
 use loop_waker::LoopWaker;
+use management::orders::End;
+use management::{Operator, Pages};
 use network::Network;
-use state::{End, State};
+use state::State;
 use syslog::Syslog;
 
 /// How often the serial port is looked at while nothing comes from it.
@@ -94,6 +92,8 @@ pub struct Gateway {
     quiescent_until: Instant,
     networks: Vec<Network>,
     syslog: Syslog,
+    /// Pages that are being sent.
+    pages: Pages,
     state: State,
     /// By which other loops end the halt of this one.
     waker: LoopWaker,
@@ -122,7 +122,7 @@ impl Gateway {
         let state = &mut self.state;
         state.now = now;
         let networks = &mut self.networks;
-        let (mut received, for_control) = network::receive(networks, state, now);
+        let (mut received, for_control) = control::receive(networks, state, now);
         if received > 0
             && for_control == 0
             && now < self.quiescent_until
@@ -158,17 +158,19 @@ impl Gateway {
         let due = self.control_due.is_some_and(|at| at <= now);
         let touched = networks.iter().any(|network| network.interface.wants_poll());
         let control = state.wants_control(now)
-            || self.syslog.wants_poll(state)
+            || self.syslog.wants_poll(&state.document.config().system, state.log, now)
             || due
             || touched
             || for_control > 0;
         let mut controlled = 0;
         if control {
-            controlled = network::poll(networks, state, now) + self.syslog.poll(networks, state);
+            controlled = control::poll(networks, state, &mut self.pages, now);
+            let system = &state.document.config().system;
+            controlled += self.syslog.poll(networks, system, state.log, state.epoch, now);
         }
         let mut sent = state.plane.transmit_fabric(now);
         if control {
-            sent += network::transmit(networks, state, now);
+            sent += control::transmit(networks, state, now);
             let due = networks.iter().filter_map(Network::poll_timeout).min();
             self.control_due = Instant::first([due, self.syslog.poll_timeout()]);
         }
@@ -188,7 +190,11 @@ impl Gateway {
         if let Some(ending) = &mut self.ending {
             // After a panic the console is the panic's.
             let told = ending.how.is_none()
-                || pump_at_the_end(&mut self.console, &mut *self.machine, &mut self.state);
+                || pump_at_the_end(
+                    &mut self.console,
+                    &mut *self.machine,
+                    &mut Operator(&mut self.state),
+                );
             match ending.poll(&mut self.state, networks, told, now) {
                 Some(End::Reboot) => self.machine.reboot(),
                 Some(End::PowerOff) => self.machine.power_off(0),
@@ -201,7 +207,7 @@ impl Gateway {
         if now < self.console_due {
             return worked;
         }
-        let typed = pump(&mut self.console, &mut *self.machine, &mut self.state);
+        let typed = pump(&mut self.console, &mut *self.machine, &mut Operator(&mut self.state));
         self.console_quiet = !typed;
         if typed {
             // Whatever was said may concern it.

@@ -14,9 +14,10 @@ use super::storage_cores::Seat;
 use super::udp_engines::UdpEngines;
 use crate::config::Config;
 use crate::families::{OfMeasure, OfNtb};
-use crate::loops::{LoopCounters, Pace, Stage};
+use crate::loops::{Pace, Stage};
 use core::time::Duration;
-use drivers::hal::{Arena, Instant, PortCounters};
+use drivers::hal::{Arena, Instant};
+use management::status::{PlaneReport, PortReport};
 use net::PortAddresses;
 use net::capture::Capture;
 use ntrdma::Ntrdma;
@@ -72,30 +73,6 @@ pub(super) struct Settings {
     pub seed: [u8; 32],
     /// What it serves storage with, if it does.
     pub storage: Option<Seat>,
-}
-
-/// What is told of a port.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PortReport {
-    pub counters: PortCounters,
-    pub echoes: u64,
-}
-
-impl core::ops::AddAssign for PortReport {
-    /// Of further queues of its device.
-    fn add_assign(&mut self, more: PortReport) {
-        self.counters += more.counters;
-        self.echoes += more.echoes;
-    }
-}
-
-/// What is told of a plane.
-#[derive(Clone, Debug, Default)]
-pub(super) struct PlaneReport {
-    /// What its loop did with its time.
-    pub counters: LoopCounters,
-    /// By place.
-    pub ports: Vec<PortReport>,
 }
 
 impl DataPlane {

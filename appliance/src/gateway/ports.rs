@@ -4,6 +4,7 @@ use super::plane::DataPlane;
 use super::punt::PuntPort;
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port, Severity};
+use management::status::Addresses;
 use net::{Class, PortAddresses, classify};
 use roce::Verdict;
 
@@ -11,15 +12,6 @@ use roce::Verdict;
 pub(super) const BATCH: usize = 64;
 /// How often the link is looked at.
 const LINK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What is shown of a port's IP interface.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Addresses {
-    pub list: Vec<String>,
-    pub gateways: Vec<String>,
-    pub lease: bool,
-    pub counters: net::Counters,
-}
 
 /// What the control plane knows of a port.
 pub(super) struct PortSlot {

@@ -3,7 +3,7 @@
 
 use super::network::Network;
 use super::plane::DataPlane;
-use super::state::State;
+use super::ports::PortSlot;
 use crate::console::Progress;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -152,16 +152,20 @@ fn local_address(interface: &Interface, peer: IpAddr) -> Option<IpAddr> {
     Some(near.or_else(fitting)?.address().into())
 }
 
-impl State {
+impl DataPlane {
     /// Looks for the way to the peer of an rping.
-    pub fn find_way_of_rping(&mut self, networks: &mut [Network], now: Instant) {
-        let DataPlane { rping: Some(rping), rdma_stack: Some(rdma_stack), .. } = &mut self.plane
-        else {
+    pub fn find_way_of_rping(
+        &mut self,
+        ports: &[PortSlot],
+        networks: &mut [Network],
+        now: Instant,
+    ) {
+        let DataPlane { rping: Some(rping), rdma_stack: Some(rdma_stack), .. } = self else {
             return;
         };
         let Stage::Resolving(until) = rping.stage else { return };
         let peer = rping.peer;
-        let mut all = networks.iter_mut().zip(&self.ports);
+        let mut all = networks.iter_mut().zip(ports);
         let way = all.find(|(network, _)| network.interface.next_hop(peer).is_some());
         let failed = match way {
             Some((_, slot)) if !slot.is_first_alone() => {

@@ -2,7 +2,6 @@
 //! that one of them has stays on the data path. Nobody else knows them by name: a new one implements
 //! [`UdpEngine`] and gets a line in [`UdpEngines::of`].
 
-use super::metrics::Page;
 use super::next_hops::NextHops;
 use super::plane::DataPlane;
 use super::ports::PlanePort;
@@ -10,10 +9,9 @@ use super::rendezvous::Exchange;
 use super::usnic::Usnic;
 use crate::config::Config;
 use crate::console::{Managed, Progress};
-use crate::report::Value;
-use core::fmt::{Display, Error};
 use core::net::{Ipv4Addr, SocketAddrV4};
 use drivers::hal::{Arena, Instant, Packet, TransmitError, UdpFlow, Window};
+use management::status::{Losses, UdpEngineStatus, UsnicStatus};
 use messaging::usnic::UsnicTransport;
 use net::PortAddresses;
 use net::datagram::{self, Datagram, HEADERS, Unfit};
@@ -55,10 +53,8 @@ pub(super) trait UdpEngine {
     fn configure(&mut self, config: &Config, now: Instant);
     /// What it has refused.
     fn refusals(&mut self) -> &mut Refusals;
-    /// What `show` tells of it.
-    fn report(&self) -> Value;
-    /// Its metrics.
-    fn metrics(&self, page: &mut Page<'_>) -> Result<(), Error>;
+    /// What is told of it.
+    fn status(&self) -> UsnicStatus<'_>;
     /// Carries an order of the console out.
     fn order(&mut self, order: &str, words: &[&str], now: Instant) -> Result<Managed, String>;
     /// News of an order that takes a while.
@@ -106,19 +102,6 @@ impl Framed {
         }
         Some(Framed { port: out.port, length })
     }
-}
-
-/// What went wrong below an engine.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Losses {
-    /// Datagrams with a wrong checksum, or without one.
-    pub checksum: u64,
-    /// Frames whose lengths do not go together.
-    pub malformed: u64,
-    /// Frames for another station or address.
-    pub not_ours: u64,
-    /// Datagrams to hosts whose hardware address is not known yet, or that are no peers.
-    pub no_next_hop: u64,
 }
 
 /// An engine, and what the plane keeps of it.
@@ -286,9 +269,15 @@ impl UdpEngines {
         self.slots.iter_mut().find(|slot| slot.engine.name() == name)
     }
 
-    /// What is told of one; nothing if there is none of that name.
-    pub fn report(&mut self, name: &str) -> Value {
-        self.find(name).map_or(Value::List(Vec::new()), |slot| slot.engine.report())
+    /// What is told of all.
+    pub fn statuses(&self) -> Vec<UdpEngineStatus<'_>> {
+        let all = self.slots.iter();
+        all.map(|Slot { engine, losses, .. }| UdpEngineStatus {
+            name: engine.name(),
+            losses: *losses,
+            usnic: engine.status(),
+        })
+        .collect()
     }
 
     /// Carries out an order of the console to the engine of this name.
@@ -313,33 +302,6 @@ impl UdpEngines {
     /// Ends orders that take a while.
     pub fn cancel(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.engine.cancel());
-    }
-
-    /// Metrics of all, and what was lost below them.
-    pub fn metrics(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        if self.slots.is_empty() {
-            return Ok(());
-        }
-        let mut lost = page.counter(
-            "isthmus_udp_engine_lost_total",
-            "Datagrams to or from an engine over UDP that were dropped below it, and why.",
-        )?;
-        for slot in &self.slots {
-            let Losses { checksum, malformed, not_ours, no_next_hop } = slot.losses;
-            let all = [
-                ("checksum", checksum),
-                ("malformed", malformed),
-                ("not_ours", not_ours),
-                ("no_next_hop", no_next_hop),
-            ];
-            for (reason, count) in all {
-                let name = slot.engine.name();
-                let labels =
-                    [("engine", &name as &dyn Display), ("reason", &reason as &dyn Display)];
-                lost.sample(&labels, count)?;
-            }
-        }
-        self.slots.iter().try_for_each(|slot| slot.engine.metrics(page))
     }
 }
 

@@ -5,6 +5,8 @@ use super::disks::{DiskSlot, Role, SharedDisk};
 use super::storage::Storage;
 use crate::config::{Config, Name, Size, Volume};
 use drivers::hal::{Arena, Disk, Instant};
+use management::status::PoolStatus;
+use provider_set::ProviderSet;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -61,10 +63,14 @@ impl DiskPool {
         self.store.state()
     }
 
-    /// Bytes that are free.
-    pub fn free(&self) -> u64 {
-        let free = self.store.table().free(self.user.geometry().sectors);
-        free.iter().map(|extent| extent.sectors * 512).sum()
+    /// What is told of it.
+    pub fn status(&self) -> PoolStatus<'_> {
+        PoolStatus {
+            disk: (self.number, self.user.geometry().sectors),
+            state: self.state(),
+            table: self.store.table(),
+            coming: self.orders.iter().map(|(order, _)| order.name()).collect(),
+        }
     }
 
     /// How many extents a volume has, and its bytes.
@@ -252,6 +258,35 @@ impl Storage {
         for pool in &mut self.pools {
             pool.open.retain(|(open, _)| open != name);
         }
+    }
+
+    /// Deletes a volume that was retired; true if its extents are yet to be given back. `whole_disk` is the number of
+    /// the disk that it was.
+    pub fn delete_volume(
+        &mut self,
+        name: &str,
+        whole_disk: Option<usize>,
+        disks: &mut [DiskSlot],
+        arena: &mut Arena,
+        provider: Option<&ProviderSet>,
+        now: Instant,
+    ) -> Result<bool, String> {
+        let id = self.volumes.find(name);
+        let volume = id.and_then(|id| self.volumes.remove(id));
+        if let Some(memory) = volume.and_then(|volume| volume.into_parts().shared) {
+            self.retire(memory, arena, provider, now);
+        }
+        // One that could not become a volume keeps its role.
+        if let Some(number) = whole_disk
+            && disks[number].role == Role::Volume
+        {
+            disks[number].role = Role::Free;
+        }
+        let pool = self.pools.iter().find(|pool| pool.volume(name).is_some());
+        let number = pool.map(|pool| pool.number);
+        self.close_volume(name);
+        let Some(number) = number else { return Ok(false) };
+        self.order(number, Order::Delete { name: name.into() }, disks, arena).map(|()| true)
     }
 
     /// Whether a volume is being made.

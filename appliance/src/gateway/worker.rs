@@ -4,18 +4,19 @@
 //! that nobody waits for it.
 
 use super::NAP;
-use super::bridge::{Bridge, BridgesTold, LoopBridges};
+use super::bridge::{Bridge, LoopBridges};
 use super::forwarding::Forwarded;
 use super::loop_waker::LoopWaker;
-use super::plane::{DataPlane, PlaneReport, Settings};
+use super::plane::{DataPlane, Settings};
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
-use super::storage_rows::{RowsTold, StorageRows};
 use crate::families::OfNtb;
 use crate::loops::Stage;
 use crate::machine::{Core, SpareCore};
 use core::time::Duration;
 use drivers::hal::{Instant, Port};
+use management::status::{BridgeStatus, PlaneReport};
+use management::storage_rows::{RowsTold, StorageRows};
 use net::refusal::Refusals;
 use ntrdma::Ntrdma;
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -41,7 +42,7 @@ struct Told {
     /// What was refused there, until the control plane takes note.
     refused: Refusals,
     storage: Arc<StorageRows>,
-    bridges: Arc<BridgesTold>,
+    bridges: Arc<[BridgeStatus]>,
 }
 
 /// Where it does. The lock is held for as long as a copy takes.
@@ -139,7 +140,7 @@ impl Worker {
     }
 
     /// What it tells of its bridges.
-    pub fn bridges(&self) -> Arc<BridgesTold> {
+    pub fn bridges(&self) -> Arc<[BridgeStatus]> {
         self.board.lock().bridges.clone()
     }
 
@@ -202,7 +203,9 @@ impl Loop {
     fn tell(&mut self, now: Instant, halting: bool) {
         self.report_due = now + REPORT_INTERVAL;
         self.plane.storage.own_disks.watch(now);
-        let rows = self.rows_told.news(&self.plane.storage, now);
+        let storage = &self.plane.storage;
+        let rows =
+            storage.server.as_ref().and_then(|s| self.rows_told.news(s, &storage.volumes, now));
         let bridges = self.bridges_told.news(&self.plane, self.number, now);
         let mut told = self.orders.board.lock();
         (told.at, told.halting) = (now, halting);

@@ -5,11 +5,7 @@
 
 mod echo;
 mod mailbox;
-pub(super) mod metrics;
-mod report;
 mod streams;
-
-pub(super) use report::report;
 
 use super::network::Network;
 use super::plane::DataPlane;
@@ -22,6 +18,7 @@ use core::time::Duration;
 use drivers::hal::{Arena, Instant};
 use echo::Echo;
 use mailbox::Mailboxes;
+use management::status::LinxStatus;
 use messaging::linx::{LinkEnd, LinxEnds, LinxTransport as Lent};
 use net::refusal::Refusals;
 use rand_core::RngCore;
@@ -112,6 +109,17 @@ impl Linx {
         };
         let ends = LinxEnds::new(links.iter().map(end).collect());
         Some(Box::new(Linx { node, links, streams, mailboxes, echo, ends }))
+    }
+
+    /// What is told of it.
+    pub fn status(&self) -> LinxStatus<'_> {
+        let links = self.links.iter().map(|link| (&link.settings, self.node.link(link.id)));
+        let counters = self.ends.counters;
+        LinxStatus {
+            links: links.collect(),
+            dropped: (counters.other_numbers, counters.strangers),
+            echoed: self.echo.count,
+        }
     }
 
     /// As a transport of rules.
