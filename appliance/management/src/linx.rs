@@ -1,6 +1,6 @@
 //! What `show linx` tells.
 
-use crate::Appliance;
+use crate::appliance::Appliance;
 use crate::config::{self, LinxTransport};
 use crate::report::Value;
 use ::linx::{LinkStatus, Phase};

@@ -1,6 +1,6 @@
 //! What `show ntb` tells: bridges to other appliances, of all cores, and to stock Linux hosts.
 
-use crate::Appliance;
+use crate::appliance::Appliance;
 use crate::report::Value;
 use crate::status::{BridgeStatus, TransportStatus};
 use drivers::ntb::transport;

@@ -2,15 +2,17 @@
 //! console's `ls`, `cat` and `write` use it, and `/api/…` over HTTP. What Linux has in sysfs for
 //! the servers of RTRS and RNBD has the same names here (`rtrs-srv-sysfs.c`, `rnbd-srv-sysfs.c`).
 
-pub(crate) use crate::pieces::Entry;
-
+use crate::appliance::Appliance;
+use crate::clients::{
+    device_name, exported_name, histogram, live_paths, mode_name, path_name, session_name,
+};
 use crate::orders::{Capturing, ClientOrder, Order, PathOrder};
-use crate::pieces::Node;
+use crate::pieces::{Entry, Node};
 use crate::report::Value;
-use crate::{Appliance, linx, manage, ntb, rapidio, remote, show, smc, usnic};
-use core::fmt;
+use crate::words::{accept_one, nothing};
+use crate::{linx, manage, ntb, rapidio, remote, show, smc, usnic};
 use net::capture::Filter;
-use rtrs::server::{Histogram, PathState, PathStatus, SessionId};
+use rtrs::server::{PathState, PathStatus};
 use storage::rnbd::server::{DeviceStatus, Export, Server};
 use storage::rnbd::wire::AccessMode;
 use storage::volume::VolumeId;
@@ -20,10 +22,6 @@ const CAPTURE_BYTES: usize = 4 << 20;
 
 fn parts(path: &str) -> Vec<&str> {
     path.split('/').filter(|part| !part.is_empty()).collect()
-}
-
-pub(crate) fn nothing(path: &str) -> String {
-    format!("there is no object {path:?}; `ls` shows what there is")
 }
 
 /// The tree.
@@ -142,13 +140,6 @@ fn path_order(below: &[&str]) -> Option<PathOrder> {
     }
 }
 
-pub(crate) fn accept_one(value: &str) -> Result<(), String> {
-    match value {
-        "1" => Ok(()),
-        _ => Err("accepted: 1".into()),
-    }
-}
-
 fn capture(appliance: &mut dyn Appliance, order: &str) -> Result<(), String> {
     let order = match order.split_once(' ').unwrap_or((order, "")) {
         ("start", filter) => {
@@ -178,31 +169,6 @@ fn capture_state(appliance: &dyn Appliance) -> Value {
         ("frames", frames.into()),
         ("overwritten", overwritten.into()),
     ])
-}
-
-/// A path as Linux names it: `ip:CLIENT@ip:SERVER`.
-pub(crate) struct PathName<'a>(pub &'a PathStatus<'a>);
-
-impl fmt::Display for PathName<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ip:{}@ip:{}", self.0.from, self.0.to)
-    }
-}
-
-/// The same as a string.
-pub fn path_name(path: &PathStatus<'_>) -> String {
-    PathName(path).to_string()
-}
-
-/// The paths that do not end: only one of them has a name in its session.
-pub fn live_paths(server: &Server) -> impl Iterator<Item = PathStatus<'_>> {
-    let ends = |path: &PathStatus<'_>| matches!(path.state, PathState::Closing | PathState::Closed);
-    server.transport().paths().filter(move |path| !ends(path))
-}
-
-/// The name of a session; empty if it is gone.
-pub fn session_name(server: &Server, id: SessionId) -> String {
-    server.transport().session(id).map_or(String::new(), |s| s.name.as_str().to_string())
 }
 
 /// Sessions that have a name: from one on, so many; only the one of a name, if one is given.
@@ -268,26 +234,6 @@ fn path_tree(path: &PathStatus<'_>) -> Value {
     ])
 }
 
-/// Buckets that hold anything: upper bound in microseconds, and count.
-pub(crate) fn histogram(histogram: &Histogram) -> Value {
-    let buckets = histogram.buckets().filter(|&(_, count)| count > 0);
-    Value::list(buckets.map(|(bound, count)| {
-        Value::object([
-            ("below_microseconds", (bound.as_nanos() as f64 / 1000.0).into()),
-            ("count", count.into()),
-        ])
-    }))
-}
-
-/// An access mode as Linux names it.
-pub(crate) fn mode_name(mode: AccessMode) -> &'static str {
-    match mode {
-        AccessMode::ReadOnly => "ro",
-        AccessMode::ReadWrite => "rw",
-        AccessMode::Migration => "migration",
-    }
-}
-
 /// What is exported, with who has it open: from one on, so many; behind that what is open under a name that is
 /// exported no more.
 fn rnbd_devices(
@@ -342,18 +288,4 @@ fn open_device(server: &Server, device: &DeviceStatus) -> Entry {
         ("force_close", "usage: write 1".into()),
     ]);
     (session_name(server, device.session).into(), value)
-}
-
-/// Under which name a device stands: that of the export it was opened through, or its own if that is
-/// gone.
-pub fn exported_name(server: &Server, device: &DeviceStatus) -> String {
-    let (session, name) = (session_name(server, device.session), device.name.as_str());
-    let through =
-        |export: &&Export| export.volume == device.volume && export.is_meant(&session, name);
-    device_name(server.exports().iter().find(through).map_or(name, |export| export.name.as_str()))
-}
-
-/// As in sysfs, `/` of a name is `!`.
-fn device_name(name: &str) -> String {
-    name.replace('/', "!")
 }

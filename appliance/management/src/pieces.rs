@@ -1,7 +1,7 @@
 //! The object tree, and how it is told over HTTP: in pieces, so that no round pays for a long report. A
 //! [`Node`] says how a part of the tree is made; a [`Telling`] is a walk through it, which writes JSON.
 
-use crate::Appliance;
+use crate::appliance::Appliance;
 use crate::report::Value;
 use std::borrow::Cow;
 

@@ -1,6 +1,6 @@
 //! What `show rapidio` tells: the ports, and the network of each as a tree.
 
-use crate::Appliance;
+use crate::appliance::Appliance;
 use crate::report::Value;
 use crate::status::RapidioStatus;
 use ::rapidio::enumeration::{Device, Failed, Kind, Network, Role, Row, State as Progress};

@@ -2,12 +2,14 @@
 //! Documentation/ABI/testing/sysfs-class-rtrs-client) and for devices of rnbd-client
 //! (`rnbd-clt-sysfs.c`), under the same names; and mirrors.
 
-use crate::Appliance;
+use crate::appliance::Appliance;
+use crate::clients::histogram;
 use crate::config::{Access, Attempts, MpPolicy, PathPair};
-use crate::objects::{Entry, accept_one, histogram, nothing};
 use crate::orders::{Order, RemotePathOrder, SessionOrder};
+use crate::pieces::Entry;
 use crate::report::Value;
 use crate::status::{MirrorStatus, RemoteSession};
+use crate::words::{accept_one, nothing};
 use drivers::hal::Instant;
 use rtrs::client::PathStatus;
 

@@ -1,12 +1,13 @@
 //! What `show` and `/status` tell.
 
+use crate::appliance::Appliance;
 use crate::config::Http;
 use crate::console::{SmcTopic, Topic};
 use crate::loops::{LoopCounters, Stage};
 use crate::pieces::{Node, Rows};
 use crate::report::Value;
 use crate::status::{DiskStatus, PoolStatus, PortStatus, TlsStatus};
-use crate::{Appliance, linx, manage, ntb, rapidio, smc, upgrade, usnic};
+use crate::{linx, manage, ntb, rapidio, smc, upgrade, usnic};
 use drivers::hal::{Features, Health, QueueCount};
 use verbs::OnDemandStatus;
 

@@ -2,7 +2,7 @@
 //! linkgroup.c, dev.c, stats.c, ueid.c), for the console and `/api/smc`. There is no user, inode or
 //! VLAN here.
 
-use crate::Appliance;
+use crate::appliance::Appliance;
 use crate::console::SmcTopic;
 use crate::pieces::Node;
 use crate::report::Value;

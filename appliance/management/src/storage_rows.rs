@@ -1,8 +1,7 @@
 //! What the loop of another core tells of its clients: the rows of `session list`, `device list` and `path list`, and
 //! what is counted for `/metrics`.
 
-use crate::manage::sessions;
-use crate::objects::{live_paths, path_name};
+use crate::clients::{self, live_paths, path_name};
 use crate::report::Value;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -121,9 +120,9 @@ impl RowsTold {
         }
         (self.shape, self.completions, self.due) = (shape, counters.completions, now + COUNTERS);
         Some(Arc::new(StorageRows {
-            sessions: sessions::sessions(server).collect(),
-            devices: sessions::devices(volumes, server).collect(),
-            paths: transport.paths().map(|path| sessions::path(server, &path)).collect(),
+            sessions: clients::sessions(server).collect(),
+            devices: clients::devices(volumes, server).collect(),
+            paths: transport.paths().map(|path| clients::path(server, &path)).collect(),
             counts: StorageCounts::of(server, volumes),
         }))
     }

@@ -1,11 +1,12 @@
 //! What the console can do to the appliance.
 
+use crate::appliance::Appliance;
 use crate::config::{Document, Entry, InForce, Kind, Origin, Problem, Source, is_secret};
 use crate::console::{Managed, Progress, System, Topic};
 use crate::log_ring::LogRing;
 use crate::orders::{End, Order};
 use crate::report::Value;
-use crate::{Appliance, manage, objects, show};
+use crate::{manage, objects, show};
 use core::net::IpAddr;
 use perf_responders::rping;
 

@@ -1,6 +1,6 @@
 //! What `show usnic` tells, and what is counted of it.
 
-use crate::Appliance;
+use crate::appliance::Appliance;
 use crate::report::Value;
 use crate::status::{MpiStatus, UdpEngineStatus, UsnicPeer, UsnicStatus};
 use usnic::wire::modex::Modex;

@@ -2,8 +2,9 @@
 //! [`net::http::access`]'s; everything that is written is logged with who wrote it. Pages of which there may
 //! be much are made as they are sent, a piece in a round.
 
+use crate::appliance::Appliance;
 use crate::pieces::{Node, Telling};
-use crate::{Appliance, metrics, objects, show};
+use crate::{metrics, objects, show};
 use core::net::IpAddr;
 use net::capture::{LinkType, Reader};
 use net::http::access::{Act, judge};

@@ -2,7 +2,7 @@
 
 use super::plane::DataPlane;
 use super::worker::Worker;
-use management::objects::{exported_name, live_paths, path_name, session_name};
+use management::clients::{exported_name, live_paths, path_name, session_name};
 use management::orders::{ClientOrder, PathOrder};
 use verbs::EngineContext;
 

@@ -1,13 +1,18 @@
 //! The control plane's stage of a round: the interfaces with what stands on them, and the frames to them and from them.
 
 use super::network::{Network, tell_addresses, verdict};
-use super::ports::{BATCH, QueueSlot};
+use super::plane::DataPlane;
+use super::ports::QueueSlot;
 use super::rdma_stack::RdmaStack;
+use super::receive::BATCH;
 use super::state::{PingOrder, State};
 use crate::console::Progress;
 use drivers::hal::{Instant, Port};
 use management::{Pages, Web};
+use net::Interface;
 use net::ping::{Options, Ping};
+use perf_responders::tcp_control::TcpControl;
+use verbs::EngineContext;
 
 /// The control plane's stage: interfaces, services, orders of the console. How much was done.
 pub(super) fn poll(
@@ -32,10 +37,12 @@ pub(super) fn poll(
         worked += 1;
     }
     let plane = &mut state.plane;
-    plane.find_way_of_rping(&state.ports, networks, now);
     plane.udp_engines.next_hops.find(&state.own_ports, networks, now);
     if let Some(RdmaStack { strangers, providers, .. }) = &mut plane.rdma_stack {
         strangers.find(providers, &state.own_ports, networks, now);
+        if let Some(rping) = &mut plane.rping {
+            rping.find_way(providers, &state.ports, networks, now);
+        }
     }
     if plane.storage.remote_storage.is_some() {
         plane.find_ways_of_remotes(networks, now);
@@ -60,7 +67,7 @@ pub(super) fn poll(
             server.poll(&mut network.interface, &mut Web { appliance: state, pages }, now);
         }
         if let Some(front) = &mut network.front {
-            state.plane.poll_tcp_control(front, &mut network.interface, now);
+            poll_tcp_control(&mut state.plane, front, &mut network.interface, now);
         }
         let news = &mut state.news;
         let pinging = network.ping.is_some();
@@ -180,4 +187,19 @@ fn carry_out(order: PingOrder, networks: &mut [Network], state: &mut State, now:
             state.pinging = false;
         }
     }
+}
+
+/// Moves the bytes that clients of measuring tools exchange over TCP.
+fn poll_tcp_control(
+    plane: &mut DataPlane,
+    front: &mut TcpControl,
+    interface: &mut Interface,
+    now: Instant,
+) {
+    let DataPlane { services: Some(services), rdma_stack: Some(stack), arena, rng, .. } = plane
+    else {
+        return;
+    };
+    let (provider, rng) = (&mut stack.providers, &mut **rng);
+    services.poll_tcp(front, interface, &mut EngineContext { provider, arena, now, rng });
 }

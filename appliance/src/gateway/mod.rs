@@ -6,6 +6,7 @@
 //! apart from what acts on the network, so that a request that arrives over an interface can see
 //! all of it. What works on frames and requests is the data plane ([`plane::DataPlane`]) in it.
 
+mod atomics;
 mod bridge;
 mod brief;
 mod cards;
@@ -26,15 +27,18 @@ mod next_hops;
 mod orders;
 mod perf_responders;
 mod plane;
+mod plane_services;
 mod port_assignment;
 mod ports;
 mod punt;
 mod queue_depth;
 mod rapidio;
 mod rdma_stack;
+mod receive;
 mod remote_storage;
 mod rendezvous;
 mod rping;
+mod serve;
 mod service;
 mod smc;
 mod stages;
@@ -45,6 +49,7 @@ mod storage;
 mod storage_cores;
 mod syslog;
 mod tls;
+mod udp_engine;
 mod udp_engines;
 mod upgrade;
 mod usnic;
@@ -57,7 +62,6 @@ pub use start::{Bringup, Facts};
 use crate::console::{Console, pump, pump_at_the_end};
 use crate::loops::Stage;
 use crate::machine::Machine;
-use core::sync::atomic as atomics;
 use core::time::Duration;
 use drivers::hal::Instant;
 use ending::Ending;
@@ -67,13 +71,12 @@ use management::{Operator, Pages};
 use network::Network;
 use state::State;
 use syslog::Syslog;
+use worker::NAP;
 
 /// How often the serial port is looked at while nothing comes from it.
 const CONSOLE_INTERVAL: Duration = Duration::from_millis(1);
 /// For how long a halted loop, which it wakes, has nothing to say there.
 const CONSOLE_PATIENCE: Duration = Duration::from_millis(10);
-/// How long a loop halts at most when a device cannot wake it.
-const NAP: Duration = Duration::from_millis(1);
 /// Longest wait for the last frame of a message that is under way.
 const MESSAGE_WAIT: Duration = Duration::from_micros(500);
 /// How long after a halt rounds may end with receiving.

@@ -1,6 +1,6 @@
 //! What management orders, carried out: each order by whoever has what it is about, with what that needs.
 
-use super::bridge::{self, ntb_perf};
+use super::bridge::orders as bridges;
 use super::clients;
 use super::disks::{Role, number_of};
 use super::rping::Rping;
@@ -87,8 +87,8 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
             plane.rest_mirror(name);
             return Ok(Managed::Started);
         }
-        Order::ResetBridge(name) => bridge::reset(plane, workers, name)?,
-        Order::MeasureBridge(name, time) => return ntb_perf::start(plane, workers, name, time),
+        Order::ResetBridge(name) => bridges::reset(plane, workers, name)?,
+        Order::MeasureBridge(name, time) => return bridges::measure(plane, workers, name, time),
         Order::ConfirmUpgrade => {
             let saves = state.is_saving();
             let upgrade = state.upgrade.as_mut().ok_or("nothing is on trial")?;
@@ -110,7 +110,7 @@ pub(super) fn progress(state: &mut State) -> Option<Progress> {
     rping
         .or_else(|| plane.poll_reading())
         .or_else(|| plane.poll_ending(state.document.config()))
-        .or_else(|| ntb_perf::poll(plane))
+        .or_else(|| bridges::measured_news(plane))
         .or_else(|| plane.udp_engines.progress(now))
         .or_else(|| state.news.pop_front())
 }
@@ -178,7 +178,7 @@ impl State {
         if let Some(upgrade) = &mut self.upgrade {
             upgrade.cancel();
         }
-        ntb_perf::cancel(plane);
+        bridges::end_measuring(plane);
         plane.udp_engines.cancel();
     }
 

@@ -17,7 +17,7 @@ use crate::families::{OfMeasure, OfNtb};
 use crate::loops::{Pace, Stage};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
-use management::status::{PlaneReport, PortReport};
+use management::status::{BridgeStatus, PlaneReport, PortReport};
 use net::PortAddresses;
 use net::capture::Capture;
 use ntrdma::Ntrdma;
@@ -144,6 +144,13 @@ impl DataPlane {
                 .iter()
                 .map(|slot| PortReport { counters: slot.port.counters(), echoes: slot.echoes }),
         );
+    }
+
+    /// What is told of its bridges; it is that of core `core`.
+    pub fn bridge_statuses(&self, core: usize) -> impl Iterator<Item = BridgeStatus> {
+        let stacks = self.rdma_stack.iter();
+        let ntrdma = stacks.flat_map(|rdma_stack| rdma_stack.providers.bridges());
+        self.bridges.iter().zip(ntrdma).map(move |(bridge, ntrdma)| bridge.status(ntrdma, core))
     }
 
     /// Queues the control plane's frames for a port; how many.
@@ -289,11 +296,12 @@ impl DataPlane {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
         let udp = self.udp_engines.due();
         let memory = self.retired_timeout();
-        let bridges = self.transport_timeout();
+        let transports = self.transports.iter().map(|one| one.deadline(self.now)).min();
+        let rapidio = self.rapidio.iter().filter_map(|one| one.end_point.deadline()).min();
         let engines = self.bridges.iter().any(|bridge| bridge.device.is_busy());
         let engines = engines.then(|| self.now + ENGINE);
         let fabric = self.fabric_timeout();
-        Instant::first([link, self.rapidio_timeout(), bridges, engines, fabric, udp, memory])
+        Instant::first([link, rapidio, transports, engines, fabric, udp, memory])
     }
 
     /// Takes note of the addresses that a port has now.

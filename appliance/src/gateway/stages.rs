@@ -1,9 +1,8 @@
 //! Stages of a round on the whole of the state: disks, services, the watchdog. Each is what it is on parts of it; here
 //! it is said which parts these are.
 
-use super::bridge::TcpCarrier;
-use super::linx::LinxStage;
 use super::network::Network;
+use super::plane_services::{LinxStage, TcpCarrier};
 use super::service::{Service, Surroundings};
 use super::state::State;
 use super::watchdog::TRIAL;

@@ -3,81 +3,23 @@
 //! [`UdpEngine`] and gets a line in [`UdpEngines::of`].
 
 use super::next_hops::NextHops;
-use super::plane::DataPlane;
 use super::ports::PlanePort;
-use super::rendezvous::Exchange;
+use super::rendezvous::exchange::Exchange;
+use super::udp_engine::{Outgoing, UdpEngine};
 use super::usnic::Usnic;
 use crate::config::Config;
 use crate::console::{Managed, Progress};
-use core::net::{Ipv4Addr, SocketAddrV4};
-use drivers::hal::{Arena, Instant, Packet, TransmitError, UdpFlow, Window};
-use management::status::{Losses, UdpEngineStatus, UsnicStatus};
+use drivers::hal::{Arena, Instant, Packet, TransmitError};
+use management::status::{Losses, UdpEngineStatus};
 use messaging::usnic::UsnicTransport;
 use net::PortAddresses;
+use net::capture::Capture;
 use net::datagram::{self, Datagram, HEADERS, Unfit};
 use net::refusal::Refusals;
 use rand_core::RngCore;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Most bytes of an engine's own header.
-pub(super) const MOST_HEAD: usize = 64;
-
-/// An engine over UDP. It does no I/O, and nothing in it blocks.
-pub(super) trait UdpEngine {
-    /// What commands and `show` call it.
-    fn name(&self) -> &'static str;
-    /// Its UDP ports, each with the place of the plane's port that it has them at.
-    fn ports(&self) -> Vec<(usize, u16)>;
-    /// Datagrams that come in numbers, and where: a port that can receive them in a queue of their own does.
-    fn flows(&self) -> Vec<(usize, UdpFlow)>;
-    /// Whom it sends to: places of ports, and addresses.
-    fn peers(&self) -> Vec<(usize, Ipv4Addr)>;
-    /// A datagram has arrived at the port of a place, whole and with a right checksum.
-    fn receive(&mut self, port: usize, datagram: &Datagram<'_>, now: Instant);
-    /// What its users have to do; how much was done.
-    fn poll(&mut self, now: Instant) -> usize;
-    /// The next datagram to send, if there is one. It counts as sent.
-    fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing<'_>>;
-    /// When there is something to do though nothing arrives.
-    fn deadline(&mut self) -> Option<Instant>;
-    /// As a transport of rules, if it is one; it says so when it has something to do by that.
-    fn rules<'a>(
-        &'a mut self,
-        _touched: &'a mut bool,
-        _now: Instant,
-    ) -> Option<UsnicTransport<'a>> {
-        None
-    }
-    /// Heeds what can be changed while it runs.
-    fn configure(&mut self, config: &Config, now: Instant);
-    /// What it has refused.
-    fn refusals(&mut self) -> &mut Refusals;
-    /// What is told of it.
-    fn status(&self) -> UsnicStatus<'_>;
-    /// Carries an order of the console out.
-    fn order(&mut self, order: &str, words: &[&str], now: Instant) -> Result<Managed, String>;
-    /// News of an order that takes a while.
-    fn progress(&mut self, now: Instant) -> Option<Progress>;
-    /// Ends that order.
-    fn cancel(&mut self);
-    /// What it does with records of `rendezvous`, if there is anything of the kind.
-    fn exchange(&mut self) -> Option<&mut dyn Exchange> {
-        None
-    }
-}
-
-/// A datagram that is to be sent.
-pub(super) struct Outgoing<'a> {
-    /// Place of the port.
-    pub port: usize,
-    pub from: SocketAddrV4,
-    pub to: SocketAddrV4,
-    /// Its first bytes, at most [`MOST_HEAD`].
-    pub head: &'a [u8],
-    /// The rest, where it lies.
-    pub tail: &'a [Window],
-}
 
 /// A frame in its slot's buffer.
 #[derive(Clone, Copy)]
@@ -303,12 +245,15 @@ impl UdpEngines {
     pub fn cancel(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.engine.cancel());
     }
-}
 
-impl DataPlane {
-    /// Hands the datagrams of engines over UDP to their ports, as many as there is room for; how many.
-    pub fn transmit_datagrams(&mut self, now: Instant) -> usize {
-        let UdpEngines { slots, next_hops, .. } = &mut self.udp_engines;
+    /// Hands the datagrams of engines to their ports, as many as there is room for; how many.
+    pub fn transmit(
+        &mut self,
+        ports: &mut [PlanePort],
+        capture: &mut Capture,
+        now: Instant,
+    ) -> usize {
+        let UdpEngines { slots, next_hops, .. } = self;
         let mut sent = 0;
         for Slot { engine, touched, due, frame, waiting, losses } in slots {
             if !*touched && due.is_none_or(|at| at > now) && waiting.is_none() {
@@ -320,7 +265,7 @@ impl DataPlane {
                     None => {
                         let Some(out) = engine.poll_transmit(now) else { break };
                         let next_hop = next_hops.mac(out.port, *out.to.ip(), now);
-                        let ours = self.ports.get(out.port).map(|slot| slot.local.mac);
+                        let ours = ports.get(out.port).map(|slot| slot.local.mac);
                         let macs = ours.zip(next_hop).map(|(ours, next_hop)| [ours, next_hop]);
                         let framed = macs.and_then(|macs| Framed::write(frame, &out, macs));
                         let Some(framed) = framed else {
@@ -330,7 +275,7 @@ impl DataPlane {
                         framed
                     }
                 };
-                let Some(slot) = self.ports.get_mut(framed.port) else { continue };
+                let Some(slot) = ports.get_mut(framed.port) else { continue };
                 let Some(header) = frame.get(..framed.length) else { continue };
                 let packet = Packet { header, payload: &[], trailer: &[] };
                 if slot.port.transmit(&packet) == Err(TransmitError::Full) {
@@ -338,7 +283,7 @@ impl DataPlane {
                     break;
                 }
                 sent += 1;
-                self.capture.sent(framed.port, &packet, now);
+                capture.sent(framed.port, &packet, now);
             }
             *touched = false;
             *due = engine.deadline();

@@ -3,8 +3,7 @@
 //! two rounds. What is told of a loop it writes down by itself, before it halts and once in a while, so
 //! that nobody waits for it.
 
-use super::NAP;
-use super::bridge::{Bridge, LoopBridges};
+use super::bridge::Bridge;
 use super::forwarding::Forwarded;
 use super::loop_waker::LoopWaker;
 use super::plane::{DataPlane, Settings};
@@ -23,10 +22,14 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use spin::Mutex;
 use std::sync::Arc;
 
+/// How long a loop halts at most when a device cannot wake it.
+pub(super) const NAP: Duration = Duration::from_millis(1);
 /// Orders that can wait.
 const ORDERS: usize = 64;
 /// How often a loop that does not halt writes down what is told of it.
 const REPORT_INTERVAL: Duration = Duration::from_millis(10);
+/// How often a loop writes down what is told of its bridges.
+const BRIDGES_INTERVAL: Duration = Duration::from_millis(100);
 /// How old that may be where the loop does not halt: a host that is busy may keep a processor waiting.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -169,7 +172,8 @@ struct Loop {
     /// When it tells of itself next.
     report_due: Instant,
     rows_told: RowsTold,
-    bridges_told: LoopBridges,
+    /// When it tells of its bridges next.
+    bridges_due: Instant,
     waker: LoopWaker,
 }
 
@@ -182,9 +186,9 @@ impl Loop {
         let (ports, ways): (Vec<_>, _) = start.ports.into_iter().map(made).unzip();
         let plane = DataPlane::new(start.settings, ports, start.bridges, core.now());
         let report_due = Instant::ZERO;
-        let (rows_told, bridges_told) = (RowsTold::default(), LoopBridges::default());
+        let (rows_told, bridges_due) = (RowsTold::default(), Instant::ZERO);
         let Start { core: number, orders, waker, .. } = start;
-        Loop { core, number, plane, ways, orders, report_due, rows_told, bridges_told, waker }
+        Loop { core, number, plane, ways, orders, report_due, rows_told, bridges_due, waker }
     }
 
     fn run(mut self) -> ! {
@@ -206,7 +210,11 @@ impl Loop {
         let storage = &self.plane.storage;
         let rows =
             storage.server.as_ref().and_then(|s| self.rows_told.news(s, &storage.volumes, now));
-        let bridges = self.bridges_told.news(&self.plane, self.number, now);
+        let tells = !self.plane.bridges.is_empty() && now >= self.bridges_due;
+        let bridges = tells.then(|| {
+            self.bridges_due = now + BRIDGES_INTERVAL;
+            self.plane.bridge_statuses(self.number).collect()
+        });
         let mut told = self.orders.board.lock();
         (told.at, told.halting) = (now, halting);
         self.plane.report_into(&mut told.plane);

@@ -1,7 +1,7 @@
 //! The console's verbs for bridges.
 
+use crate::appliance::{Appliance, Told};
 use crate::orders::Order;
-use crate::{Appliance, Told};
 use core::time::Duration;
 
 /// Longest test, in seconds.

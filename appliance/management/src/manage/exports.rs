@@ -1,11 +1,11 @@
 //! The console's verbs for exports.
 
-use super::lines;
 use super::options::Options;
-use crate::Appliance;
+use crate::appliance::Appliance;
 use crate::config::{self, Export};
 use crate::orders::Order;
 use crate::report::Value;
+use crate::words::lines;
 use net::hosts::Hosts;
 use storage::rnbd::server::Server;
 use storage::volume::Volumes;

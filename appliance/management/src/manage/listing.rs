@@ -1,9 +1,10 @@
 //! Lists of objects: which rows, in which unit, and as a table, JSON or CSV.
 
-use super::{exports, remote, sessions, volumes};
+use super::{exports, remote, volumes};
+use crate::appliance::{Appliance, Told};
+use crate::clients;
 use crate::console::Managed;
 use crate::report::Value;
-use crate::{Appliance, Told};
 
 /// A list, or one of its rows, as the options say.
 pub(super) fn list(
@@ -25,9 +26,9 @@ pub(super) fn list(
             Some(server) => {
                 let volumes = storage.volumes;
                 let mut rows: Vec<Value> = match what {
-                    "session" => sessions::sessions(server).collect(),
-                    "device" => sessions::devices(volumes, server).collect(),
-                    _ => server.transport().paths().map(|p| sessions::path(server, &p)).collect(),
+                    "session" => clients::sessions(server).collect(),
+                    "device" => clients::devices(volumes, server).collect(),
+                    _ => server.transport().paths().map(|p| clients::path(server, &p)).collect(),
                 };
                 for theirs in &storage.others {
                     rows.extend_from_slice(match what {

@@ -9,10 +9,9 @@ mod remote;
 pub(crate) mod sessions;
 pub(crate) mod volumes;
 
-use crate::config::Problem;
-use crate::console::Managed;
+use crate::appliance::{Appliance, Told};
 use crate::orders::Order;
-use crate::{Appliance, Told};
+use crate::words::{at_once, one};
 
 /// Has a command carried out.
 pub(crate) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, rest: &str) -> Told {
@@ -41,20 +40,4 @@ pub(crate) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, rest: 
         ("path", order) => sessions::path_order(appliance, one(&words)?, order),
         _ => Err(format!("unknown command: {what} {order}; `help` lists the commands")),
     }
-}
-
-/// What is said of what counts at once.
-pub fn at_once() -> Managed {
-    Managed::Told("in force now; `save` keeps it\n".into())
-}
-
-pub(super) fn one<'a>(words: &[&'a str]) -> Result<&'a str, String> {
-    match words {
-        [name] => Ok(name),
-        _ => Err("accepted: one name".into()),
-    }
-}
-
-pub(super) fn lines(problems: &[Problem]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: ")
 }

@@ -1,13 +1,13 @@
 //! The console's verbs for remotes and mirrors.
 
-use super::{at_once, lines, one};
+use crate::appliance::{Appliance, Told};
 use crate::config::{Config, Mirror, Name, Remote, Size};
 use crate::console::Managed;
 use crate::orders::{Order, Reads};
 use crate::remote::{mirror, path_name};
 use crate::report::Value;
 use crate::status::RemoteStatus;
-use crate::{Appliance, Told};
+use crate::words::{at_once, lines, missing, one};
 use drivers::hal::Geometry;
 use storage::volume::VolumeId;
 use storage::volume::mirror::{MemberState, MirrorState};
@@ -266,7 +266,7 @@ fn make_anew(appliance: &mut dyn Appliance, mirror: &Mirror, members: [&str; 2])
 
 fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     if !cfg!(feature = "mirror") {
-        return Err(crate::missing("mirror"));
+        return Err(missing("mirror"));
     }
     const USAGE: &str = "accepted: NAME FIRST SECOND force";
     let [name, first, second, rest @ ..] = words else { return Err(USAGE.into()) };

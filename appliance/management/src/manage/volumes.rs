@@ -1,13 +1,14 @@
 //! The console's verbs for volumes.
 
 use super::options::Options;
-use super::{at_once, lines, remote};
+use super::remote;
+use crate::appliance::{Appliance, Told};
+use crate::clients::session_name;
 use crate::config::{DeviceName, Size, Volume};
-use crate::objects::session_name;
 use crate::orders::Order;
 use crate::report::Value;
 use crate::status::DiskStatus;
-use crate::{Appliance, Told};
+use crate::words::{at_once, lines};
 use std::collections::BTreeSet;
 
 /// The number of the one disk that has this name.

@@ -1,7 +1,7 @@
 //! Metrics of cards that do RoCE themselves.
 
-use super::Page;
-use crate::Appliance;
+use super::page::Page;
+use crate::appliance::Appliance;
 use connectx::{CardCounters, Counters};
 use core::fmt::Error;
 

@@ -1,7 +1,7 @@
 //! Metrics of LINX.
 
-use super::Page;
-use crate::Appliance;
+use super::page::Page;
+use crate::appliance::Appliance;
 use ::linx::{LinkCounters, Phase};
 use core::fmt::{Display, Error};
 

@@ -4,6 +4,7 @@
 mod cards;
 mod linx;
 mod ntb;
+mod page;
 mod rapidio;
 mod rdma_stack;
 mod remote_storage;
@@ -11,14 +12,12 @@ mod smc;
 mod storage;
 pub mod udp_engines;
 
-use crate::Appliance;
+use crate::appliance::Appliance;
 use crate::loops::{LoopCounters, Stage};
 use core::fmt::{Display, Error};
 use drivers::hal::{Health, PortCounters};
 use net::metrics::{Place, Writer};
-
-/// The page, being written.
-pub type Page<'a> = Writer<&'a mut String>;
+use page::Page;
 
 /// A part of the page: it writes the same families each time that it is asked for its next piece.
 type Section = fn(&dyn Appliance, &mut Page<'_>) -> Result<(), Error>;

@@ -1,7 +1,7 @@
 //! Metrics of bridges.
 
-use super::Page;
-use crate::Appliance;
+use super::page::Page;
+use crate::appliance::Appliance;
 use crate::status::{BridgeStatus, Hardware, TransportStatus};
 use core::fmt::{Display, Error};
 use drivers::ntb::transport::State;

@@ -1,7 +1,7 @@
 //! Metrics of RapidIO ports.
 
-use super::Page;
-use crate::Appliance;
+use super::page::Page;
+use crate::appliance::Appliance;
 use crate::status::RapidioStatus;
 use ::rapidio::enumeration::State as Progress;
 use core::fmt::{Display, Error};

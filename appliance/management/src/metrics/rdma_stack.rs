@@ -1,7 +1,7 @@
 //! Metrics of the RoCE provider.
 
-use super::Page;
-use crate::Appliance;
+use super::page::Page;
+use crate::appliance::Appliance;
 use core::fmt::Error;
 use roce::{Counters, Naks, Packets};
 

@@ -1,8 +1,8 @@
 //! Metrics of sessions with other servers, of devices mapped over them, and of mirrors.
 
-use super::Page;
+use super::page::Page;
 use super::storage::buckets;
-use crate::Appliance;
+use crate::appliance::Appliance;
 use crate::remote::path_name;
 use crate::status::RemoteSession;
 use core::fmt::{Display, Error};

@@ -1,7 +1,7 @@
 //! Metrics of SMC-R and of the messaging gateway's rules.
 
-use super::Page;
-use crate::Appliance;
+use super::page::Page;
+use crate::appliance::Appliance;
 use core::fmt::Error;
 use messaging::relay;
 use smcr::engine::Counters;

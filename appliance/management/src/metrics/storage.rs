@@ -1,8 +1,8 @@
 //! Metrics of the storage gateway: sessions, paths, volumes.
 
-use super::Page;
-use crate::Appliance;
-use crate::objects::{PathName, live_paths};
+use super::page::Page;
+use crate::appliance::Appliance;
+use crate::clients::{PathName, live_paths};
 use crate::storage_rows::StorageCounts;
 use core::fmt::{Display, Error, Formatter};
 use rtrs::Name;

@@ -1,7 +1,7 @@
 //! Metrics of engines over UDP, and what was lost below them.
 
-use super::Page;
-use crate::Appliance;
+use super::page::Page;
+use crate::appliance::Appliance;
 use crate::status::{Losses, UdpEngineStatus, UsnicPeer, UsnicStatus};
 use crate::usnic::{COUNTERS, INTERFACE_COUNTERS};
 use core::fmt::{Display, Error};

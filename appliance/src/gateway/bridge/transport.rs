@@ -5,7 +5,6 @@
 use super::device;
 use super::engines::Engines;
 use crate::config::Ntb;
-use crate::gateway::plane::DataPlane;
 use crate::gateway::ports::{PlanePort, PortSlot};
 use core::cell::RefCell;
 use core::time::Duration;
@@ -79,7 +78,7 @@ impl TransportPort {
         self.place = place;
     }
 
-    fn poll(&mut self, ports: &mut [PlanePort], now: Instant) {
+    pub fn poll(&mut self, ports: &mut [PlanePort], now: Instant) {
         let mut netdev = self.netdev.borrow_mut();
         netdev.poll(now);
         self.is_untold |= netdev.state() != self.state;
@@ -94,7 +93,7 @@ impl TransportPort {
     }
 
     /// When it has something to do though nothing arrives.
-    fn deadline(&self, now: Instant) -> Instant {
+    pub fn deadline(&self, now: Instant) -> Instant {
         let deadline = self.netdev.borrow().deadline(now);
         if self.is_untold { deadline.min(self.tell_at) } else { deadline }
     }
@@ -140,23 +139,6 @@ fn tell(name: &str, state: State) {
     match state {
         State::Mismatch(why) => log::error!("{name}: {why}"),
         other => log::info!("{name}: {}", standing(other)),
-    }
-}
-
-impl DataPlane {
-    /// Looks after links and engines of such bridges.
-    #[inline(always)]
-    pub(in crate::gateway) fn poll_transports(&mut self, now: Instant) {
-        let DataPlane { transports, ports, .. } = self;
-        if transports.is_empty() {
-            return;
-        }
-        transports.iter_mut().for_each(|one| one.poll(ports, now));
-    }
-
-    /// When one of them has something to do though nothing arrives.
-    pub(in crate::gateway) fn transport_timeout(&self) -> Option<Instant> {
-        self.transports.iter().map(|one| one.deadline(self.now)).min()
     }
 }
 

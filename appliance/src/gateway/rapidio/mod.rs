@@ -4,7 +4,6 @@
 //! The interface is a port of the plane like any other. By it the device is told of what was queued, asked for
 //! interrupts and looked at before a halt; here is what has to be done beside that in each round.
 
-use super::plane::DataPlane;
 use super::ports::{PlanePort, PortSlot};
 use crate::config::{Config, Rapidio as Settings, RapidioRole};
 use ::rapidio::end_point::{self, EndPoint, Polled};
@@ -17,6 +16,7 @@ use management::UnclaimedDevice;
 use management::rapidio::cause;
 use management::status::RapidioStatus;
 use messaging::rio_cm::{RioCmEnds, RioCmPort};
+use net::capture::Capture;
 
 /// An end point, as its plane has it.
 pub(super) struct RapidioPort {
@@ -168,33 +168,25 @@ impl RapidioPort {
     }
 }
 
-impl DataPlane {
-    /// Goes on with the RapidIO networks.
-    #[inline(always)]
-    pub(super) fn poll_rapidio(&mut self, now: Instant) -> Polled {
-        if self.rapidio.is_empty() { Polled::default() } else { self.poll_end_points(now) }
-    }
-
-    fn poll_end_points(&mut self, now: Instant) -> Polled {
-        let DataPlane { rapidio, ports, capture, .. } = self;
-        let mut all = Polled::default();
-        for (number, one) in rapidio.iter_mut().enumerate() {
-            let Polled { done, leaves_work } = one.poll(ports, now);
-            all.done += done;
-            all.leaves_work |= leaves_work;
-            let tap = one.end_point.tap();
-            tap.set_wanted(capture.running());
-            while let Some(message) = tap.next() {
-                let place = ports.len() + number;
-                let ids = (message.ids, message.mailbox.number());
-                capture.message(place, message.is_sent, ids, &message.bytes, message.at);
-            }
+/// Goes on with the networks of a plane. What crosses them is shown to its capture, behind the frames of its ports.
+pub(super) fn poll(
+    all: &mut [RapidioPort],
+    ports: &mut [PlanePort],
+    capture: &mut Capture,
+    now: Instant,
+) -> Polled {
+    let mut sum = Polled::default();
+    for (number, one) in all.iter_mut().enumerate() {
+        let Polled { done, leaves_work } = one.poll(ports, now);
+        sum.done += done;
+        sum.leaves_work |= leaves_work;
+        let tap = one.end_point.tap();
+        tap.set_wanted(capture.running());
+        while let Some(message) = tap.next() {
+            let place = ports.len() + number;
+            let ids = (message.ids, message.mailbox.number());
+            capture.message(place, message.is_sent, ids, &message.bytes, message.at);
         }
-        all
     }
-
-    /// When one of them has something to do though nothing arrives.
-    pub(super) fn rapidio_timeout(&self) -> Option<Instant> {
-        self.rapidio.iter().filter_map(|one| one.end_point.deadline()).min()
-    }
+    sum
 }

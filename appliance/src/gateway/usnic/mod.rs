@@ -11,8 +11,8 @@ mod services;
 mod tests;
 
 use super::ports::PlanePort;
-use super::rendezvous::Exchange;
-use super::udp_engines::{MOST_HEAD, Outgoing, UdpEngine};
+use super::rendezvous::exchange::Exchange;
+use super::udp_engine::{MOST_HEAD, Outgoing, UdpEngine};
 use crate::config::usnic::Service;
 use crate::config::{self, Config};
 use crate::console::{Managed, Progress};
