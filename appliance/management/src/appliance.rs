@@ -2,6 +2,7 @@
 
 use crate::config::{Document, Export, Name, Volume};
 use crate::console::{Managed, Progress};
+use crate::log_ring::LogRing;
 use crate::orders::Order;
 use crate::status::{
     BridgeStatus, DiskStatus, LinxStatus, MachineStatus, PlaneReport, PortStatus, QueueStatus,
@@ -17,6 +18,12 @@ pub type Told = Result<Managed, String>;
 pub trait Appliance {
     /// The machine, this build, and what was said of them.
     fn machine(&self) -> MachineStatus<'_>;
+    /// The log.
+    fn log(&self) -> &LogRing;
+    /// Bytes of the arena, and how many of them are free.
+    fn arena(&self) -> (usize, usize);
+    /// Whether the configuration was changed since it was read or saved.
+    fn has_unsaved(&self) -> bool;
     /// The configuration that is in force, …
     fn document(&self) -> &Document;
     /// … to change it: an [`Order`] puts in force what can be.

@@ -293,7 +293,7 @@ pub(crate) fn memory(appliance: &dyn Appliance) -> Value {
         ("lowest", bytes(|pool| pool.lowest)),
         ("short", pool.map(|pool| pool.short).into()),
     ]);
-    let (capacity, available) = machine.arena;
+    let (capacity, available) = appliance.arena();
     Value::object([
         ("total", Value::Bytes(machine.facts.memory)),
         ("heap_used", Value::Bytes((machine.facts.heap_used)() as u64)),

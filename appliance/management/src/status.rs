@@ -2,7 +2,6 @@
 
 use crate::config;
 use crate::crash::History;
-use crate::log_ring::LogRing;
 use crate::loops::LoopCounters;
 use crate::refused::Refused;
 use crate::storage_rows::StorageRows;
@@ -54,22 +53,16 @@ pub struct MachineStatus<'a> {
     pub epoch: u64,
     /// Seconds since the appliance came up.
     pub uptime: f64,
-    /// Bytes of the arena, and how many of them are free.
-    pub arena: (usize, usize),
     /// What was wrong with the configuration at boot.
     pub problems: &'a [String],
     /// What was left out of it, while the rest holds.
     pub warnings: &'a [String],
-    /// The configuration was changed since it was read or saved.
-    pub has_unsaved: bool,
     /// What was said in panics.
     pub crashes: &'a History,
     /// What was refused.
     pub refused: &'a Refused,
     /// Devices that nobody uses.
     pub unclaimed: &'a [UnclaimedDevice],
-    /// The log.
-    pub log: &'a LogRing,
 }
 
 /// What is shown of a port's IP interface.

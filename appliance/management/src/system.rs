@@ -48,11 +48,11 @@ impl System for Operator<'_> {
     }
 
     fn log(&self) -> &LogRing {
-        self.0.machine().log
+        self.0.log()
     }
 
     fn has_unsaved(&self) -> bool {
-        self.0.machine().has_unsaved
+        self.0.has_unsaved()
     }
 
     fn start_save(&mut self) -> Result<(), String> {

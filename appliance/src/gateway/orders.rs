@@ -2,18 +2,18 @@
 
 use super::bridge::orders as bridges;
 use super::clients;
+use super::disk_pool::Order as DiskOrder;
 use super::disks::{Role, number_of};
 use super::rping::Rping;
 use super::state::{PingOrder, State};
 use super::upgrade::Terms;
-use super::volumes::Order as DiskOrder;
 use crate::console::{Managed, Progress};
 use crate::crash;
 use crate::families::{self, MEASURE, OfMeasure};
 use core::time::Duration;
 use drivers::hal::Hold;
 use management::orders::{Capturing, Order};
-use management::{Told, at_once, not_ready};
+use management::{Appliance, Told, at_once, not_ready};
 use rand_core::RngCore;
 
 /// Carries an order out, or begins to.
@@ -116,11 +116,6 @@ pub(super) fn progress(state: &mut State) -> Option<Progress> {
 }
 
 impl State {
-    /// Whether the configuration was changed since it was read or saved.
-    pub fn has_unsaved(&self) -> bool {
-        *self.document.config() != self.kept || !self.document.pending().is_empty()
-    }
-
     /// Puts in force what can be of a change at `path`.
     fn put_in_force(&mut self, path: &str) {
         let config = self.document.config();

@@ -7,6 +7,7 @@ use super::state::State;
 use super::worker::Worker;
 use crate::config::{Document, Export, Name, Volume};
 use crate::console::Progress;
+use crate::log_ring::LogRing;
 use drivers::hal::{Disk, Port as _, PortCounters};
 use management::orders::Order;
 use management::status::{
@@ -78,15 +79,24 @@ impl Appliance for State {
             now: self.now,
             epoch: self.epoch,
             uptime: self.now.since(self.started).as_secs_f64(),
-            arena: (self.plane.arena.capacity(), self.plane.arena.available()),
             problems: &self.problems,
             warnings: &self.warnings,
-            has_unsaved: self.has_unsaved(),
             crashes: &self.crashes,
             refused: &self.refused,
             unclaimed: &self.unclaimed,
-            log: self.log,
         }
+    }
+
+    fn log(&self) -> &LogRing {
+        self.log
+    }
+
+    fn arena(&self) -> (usize, usize) {
+        (self.plane.arena.capacity(), self.plane.arena.available())
+    }
+
+    fn has_unsaved(&self) -> bool {
+        *self.document.config() != self.kept || !self.document.pending().is_empty()
     }
 
     fn document(&self) -> &Document {

@@ -1,11 +1,11 @@
 //! The storage gateway: volumes, exports and the RNBD server, made from the configuration.
 
+use super::disk_pool::DiskPool;
 use super::disk_queues::OwnDisks;
 use super::disks::{DiskSlot, Role, number_of};
+use super::followers::Followers;
 use super::queue_depth::{self, Offered};
 use super::remote_storage::RemoteStorage;
-use super::storage_cores::Followers;
-use super::volumes::DiskPool;
 use crate::config::{self, Config, Volume};
 use core::time::Duration;
 use drivers::hal::{self, Arena, Features, Instant, Through, TransmitProgress};

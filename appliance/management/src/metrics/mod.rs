@@ -153,7 +153,7 @@ fn appliance(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
         "What is wrong with the configuration, or not known in it.",
     )?
     .sample(&[], problems as u64)?;
-    let (capacity, available) = machine.arena;
+    let (capacity, available) = appliance.arena();
     w.gauge("isthmus_arena_size_bytes", "Memory for DMA, volumes and sessions.")?
         .sample(&[], capacity as u64)?;
     w.gauge("isthmus_arena_free_bytes", "What of it is free.")?.sample(&[], available as u64)?;
