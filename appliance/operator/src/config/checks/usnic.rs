@@ -1,9 +1,9 @@
 //! What must hold between keys of `[[usnic]]`, and others.
 
-use super::super::checks::Report;
-use super::super::messaging::listener;
-use super::super::schema::{Config, Net};
-use super::{Peer, Service, Usnic};
+use super::messaging::listener;
+use super::report::Report;
+use crate::config::schema::{Config, Net};
+use crate::config::usnic::{Peer, Service, Usnic};
 use core::net::SocketAddr;
 use usnic::wire::modex::Modex;
 
@@ -19,7 +19,7 @@ fn taken(config: &Config, net: &Net, port: u16) -> Option<&'static str> {
 }
 
 /// What must hold between the keys of this part, and others.
-pub(in super::super) fn check(config: &Config, report: &mut Report<'_>) {
+pub(super) fn check(config: &Config, report: &mut Report<'_>) {
     for (i, usnic) in config.usnic.iter().enumerate() {
         let key = |key: &str| format!("usnic.{i}.{key}");
         let earlier = &config.usnic[..i];
@@ -165,7 +165,7 @@ fn check_peers(config: &Config, i: usize, ours: &Modex, report: &mut Report<'_>)
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::check;
+    use crate::config::check;
 
     const GOOD: &str = "[[net]]\naddress = [\"10.77.0.1/24\", \"fd00::1/64\"]\n[[usnic]]\nname = \"u\"\n\
         address = \"10.77.0.1\"\ndata_port = 7001\npriority_port = 7002\nping_port = 7003\nisn = 5\n\
