@@ -8,7 +8,10 @@ use verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
 impl DataPlane {
     /// The protocol servers' stage: connections, requests, answers. How much was done.
     pub fn serve(&mut self, now: Instant) -> usize {
-        let mut done = self.udp_engines.poll(now);
+        let mut done = match self.udp_engines.is_empty() {
+            true => 0,
+            false => self.udp_engines.poll(now),
+        };
         let Some(rdma_stack) = &mut self.rdma_stack else { return done };
         for (number, bridge) in self.bridges.iter_mut().enumerate() {
             let (moved, up) = bridge.poll(number, &mut rdma_stack.providers, now);
@@ -93,7 +96,11 @@ impl DataPlane {
 
     /// Hands the packets of the provider, and of engines over UDP, to their ports, as many as there is room for; how many.
     pub fn transmit_fabric(&mut self, now: Instant) -> usize {
-        let mut sent = self.udp_engines.transmit(&mut self.ports, &mut self.capture, now);
+        // Of most machines there is no more to ask in a round.
+        let mut sent = match self.udp_engines.is_empty() {
+            true => 0,
+            false => self.udp_engines.transmit(&mut self.ports, &mut self.capture, now),
+        };
         let Some(rdma_stack) = &mut self.rdma_stack else { return sent };
         rdma_stack.providers.flush_cards();
         for (i, (slot, next)) in self.ports.iter_mut().zip(&mut rdma_stack.outgoing).enumerate() {

@@ -66,8 +66,13 @@ impl State {
     }
 
     /// Goes on with an upgrade; how much was done.
+    #[inline(always)]
     fn poll_upgrade(&mut self) -> usize {
         // Of most machines there is no more to ask in a round.
+        if self.upgrade.is_some() { self.go_on_with_upgrade() } else { 0 }
+    }
+
+    fn go_on_with_upgrade(&mut self) -> usize {
         let Some(upgrade) = self.upgrade.as_ref() else { return 0 };
         if self.is_saving() {
             return 0;
