@@ -2,6 +2,8 @@
 //! console's commands, what is written over HTTP). It knows no loop, data plane or service: it reads plain statuses,
 //! which whoever has the things makes when asked, and acts by orders. Both go through [`Appliance`].
 
+#![forbid(unsafe_code)]
+
 mod appliance;
 pub mod clients;
 mod linx;
