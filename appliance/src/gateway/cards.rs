@@ -1,7 +1,6 @@
 //! Cards that do RoCE themselves: how they are opened, and who is to be asked for the hardware addresses of their peers.
 
 use super::network::Network;
-use super::state::State;
 use crate::config::{Config, Net, RoceBy};
 #[cfg(feature = "mlx5")]
 use connectx::{ConnectX, Error, Function};
@@ -156,13 +155,16 @@ impl Strangers {
     }
 }
 
-impl State {
-    /// Asks the tables of neighbours for hosts that cards want to know.
-    pub fn find_strangers(&mut self, networks: &mut [Network], now: Instant) {
-        let Some(stack) = &mut self.plane.rdma_stack else { return };
-        let (strangers, providers) = (&mut stack.strangers.list, &mut stack.providers);
-        let own_ports = &self.own_ports;
-        strangers.retain(|&(port, host, until)| {
+impl Strangers {
+    /// Asks the tables of neighbours for hosts that cards want to know; `own_ports` says which interface is at a place.
+    pub fn find(
+        &mut self,
+        providers: &mut ProviderSet,
+        own_ports: &[usize],
+        networks: &mut [Network],
+        now: Instant,
+    ) {
+        self.list.retain(|&(port, host, until)| {
             let network = own_ports.get(port).and_then(|&number| networks.get_mut(number));
             let Some(network) = network else { return false };
             match network.interface.resolve(host, now) {
