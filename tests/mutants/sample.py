@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""How many of a random sample of mutants the unit tests of storage and RDMA catch (docs/test.md, "Mutants").
+"""How many of a random sample of mutants the unit tests catch (docs/test.md, "Mutants").
 
-    sample.py draw --seed N --count N   prints a sample, and makes target/mutants/tree, where it is behind a switch
-    sample.py run                       builds the unit tests there once, runs those that reach each mutant
+    sample.py draw --seed N [--count N] [--of SET]  prints a sample, and notes it in target/mutants
+    sample.py run [--of SET]                        builds the unit tests once, with every mutant of the sample behind a
+                                                    switch, and runs those that reach each
 
 Needs Python's tree_sitter and tree_sitter_rust.
 """
@@ -25,23 +26,33 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORK = ROOT / "target" / "mutants"
 TREE, SAMPLE, BUILT = WORK / "tree", WORK / "sample.json", WORK / "target"
 
-# Memory checks, RTRS and RNBD servers, RoCE responder and connection manager, volumes, SMC-R engine.
-AREAS = [
-    "rdma/softverbs/src/memory", "rdma/softverbs/src/sges.rs", "rdma/rtrs/src/server",
-    "appliance/storage/src/rnbd/server", "rdma/roce/src/responder", "rdma/cm/src",
-    "appliance/storage/src/volume", "rdma/smcr/src/engine",
-]
-# Whose unit tests are run for a crate's mutants, the nearest first.
-CRATES = {
-    "rdma/softverbs": ["softverbs", "roce", "storage"],
-    "rdma/rtrs": ["rtrs", "storage"],
-    "rdma/roce": ["roce", "smcr", "storage"],
-    "rdma/cm": ["cm", "roce", "storage"],
-    "rdma/smcr": ["smcr"],
-    "appliance/storage": ["storage"],
+# What mutants are drawn from, and for each crate whose unit tests are run, the nearest first.
+SETS = {
+    # Memory checks, RTRS and RNBD servers, RoCE responder and connection manager, volumes, SMC-R engine.
+    "protocols": (
+        [
+            "rdma/softverbs/src/memory", "rdma/softverbs/src/sges.rs", "rdma/rtrs/src/server",
+            "appliance/storage/src/rnbd/server", "rdma/roce/src/responder", "rdma/cm/src",
+            "appliance/storage/src/volume", "rdma/smcr/src/engine",
+        ],
+        {
+            "rdma/softverbs": ["softverbs", "roce", "storage"],
+            "rdma/rtrs": ["rtrs", "storage"],
+            "rdma/roce": ["roce", "smcr", "storage"],
+            "rdma/cm": ["cm", "roce", "storage"],
+            "rdma/smcr": ["smcr"],
+            "appliance/storage": ["storage"],
+        },
+    ),
+    # Drivers of NVMe drives and of NICs, with the tests on models of their devices.
+    "drivers": (
+        ["drivers/src/block/nvme", "drivers/src/ethernet/intel", "drivers/src/ethernet/vmxnet3", "drivers/src/ethernet/owners.rs"],
+        {"drivers": ["drivers", "metal"]},
+    ),
 }
+AREAS, CRATES = SETS["protocols"]
 # Seconds of processor that tests may take beyond what they take without a mutant, and memory.
-PATIENCE, MEMORY = 30, 5 << 30
+PATIENCE, MEMORY = 30, 12 << 30
 
 
 def files():
@@ -93,14 +104,17 @@ def build(sample):
     """The programs of unit tests, by crate. Mutants that do not compile are taken out of the sample."""
     while True:
         make_tree(sample)
-        names = [crate.rsplit("/", 1)[-1] for crate in CRATES]
-        command = ["cargo", "test", "--profile", "host", "--lib", "--no-run", "--message-format", "json"]
+        names = sorted({name for tests_of in CRATES.values() for name in tests_of})
+        command = ["cargo", "test", "--profile", "host", "--lib", "--tests", "--no-run", "--message-format", "json"]
         command += [argument for name in names for argument in ("-p", name)]
         environment = dict(os.environ, CARGO_TARGET_DIR=str(BUILT), RUSTFLAGS="--cap-lints allow")
         output = subprocess.run(command, cwd=TREE, env=environment, stdout=subprocess.PIPE, text=True)
         messages = [json.loads(line) for line in output.stdout.splitlines() if line.startswith("{")]
         if output.returncode == 0:
-            return {m["target"]["name"]: m["executable"] for m in messages if m.get("executable")}
+            programs = [m for m in messages if m.get("executable") and m["target"]["name"] in names]
+            # Of a crate that is there for its tests, those; otherwise the unit tests.
+            programs.sort(key=lambda m: "test" in m["target"]["kind"])
+            return {m["target"]["name"]: m["executable"] for m in programs}
         wrong = set()
         for message in messages:
             for span in message.get("message", {}).get("spans", []) if message["reason"] == "compiler-message" else []:
@@ -194,8 +208,12 @@ def main():
     drawing = commands.add_parser("draw")
     drawing.add_argument("--seed", type=int, required=True)
     drawing.add_argument("--count", type=int, default=60)
-    commands.add_parser("run")
+    running = commands.add_parser("run")
+    for command in (drawing, running):
+        command.add_argument("--of", choices=SETS, default="protocols")
     arguments = parser.parse_args()
+    global AREAS, CRATES
+    AREAS, CRATES = SETS[arguments.of]
     if arguments.command == "draw":
         draw(arguments.seed, arguments.count)
     else:

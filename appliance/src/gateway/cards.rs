@@ -3,7 +3,7 @@
 use super::network::Network;
 use super::ports::PortSlot;
 use super::rdma_stack::RdmaStack;
-use super::state::State;
+use super::worker::Worker;
 use crate::config::{Config, Net, RoceBy};
 #[cfg(feature = "mlx5")]
 use connectx::{ConnectX, Error, Function};
@@ -13,6 +13,7 @@ use drivers::device::OpenedPort;
 #[cfg(feature = "mlx5")]
 use drivers::ethernet::mlx5::Mlx5Port;
 use drivers::hal::{Arena, Instant, Port};
+use management::status::CardReport;
 use net::Resolution;
 use provider_set::ProviderSet;
 use rand_core::RngCore;
@@ -161,50 +162,24 @@ fn limits(config: &Config, arena: &Arena) -> connectx::Limits {
     }
 }
 
-/// What is told of a card.
+/// What is told of the card of the port at a place, if it has one that does RoCE.
 #[cfg(feature = "mlx5")]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CardReport {
-    pub is_active: bool,
-    pub queue_pairs: usize,
-    pub connections: usize,
-    pub counters: connectx::Counters,
-    pub card_counters: connectx::CardCounters,
-    pub flow_control: connectx::FlowControl,
+pub(super) fn report(stack: &RdmaStack, place: usize) -> Option<CardReport> {
+    let card = stack.providers.card(place)?;
+    Some(CardReport {
+        is_active: card.is_active(),
+        queue_pairs: card.queue_pairs(),
+        connections: card.connections(),
+        counters: *card.counters(),
+        card_counters: *card.card_counters(),
+        flow_control: *card.flow_control(),
+    })
 }
 
-/// There is none.
+/// No card is known.
 #[cfg(not(feature = "mlx5"))]
-#[derive(Clone, Copy, Debug)]
-pub(super) enum CardReport {}
-
-impl CardReport {
-    /// That of the port at a place, if it has a card that does RoCE.
-    #[cfg(feature = "mlx5")]
-    pub fn of(stack: &RdmaStack, place: usize) -> Option<Self> {
-        let card = stack.providers.card(place)?;
-        Some(CardReport {
-            is_active: card.is_active(),
-            queue_pairs: card.queue_pairs(),
-            connections: card.connections(),
-            counters: *card.counters(),
-            card_counters: *card.card_counters(),
-            flow_control: *card.flow_control(),
-        })
-    }
-
-    #[cfg(not(feature = "mlx5"))]
-    pub fn of(_: &RdmaStack, _: usize) -> Option<Self> {
-        None
-    }
-
-    /// How flow control is set at the port, if the card tells.
-    pub fn flow_control(&self) -> Option<String> {
-        #[cfg(feature = "mlx5")]
-        return self.flow_control.in_words();
-        #[cfg(not(feature = "mlx5"))]
-        match *self {}
-    }
+pub(super) fn report(_: &RdmaStack, _: usize) -> Option<CardReport> {
+    None
 }
 
 /// Hosts that have said something to a card, and whose hardware addresses are wanted.
@@ -241,19 +216,23 @@ impl Strangers {
     }
 }
 
-impl State {
-    /// Asks the tables of neighbours for hosts that cards want to know.
-    pub fn find_strangers(&mut self, networks: &mut [Network], now: Instant) {
-        let Some(stack) = &mut self.plane.rdma_stack else { return };
-        for slot in &mut self.ports {
+impl Strangers {
+    /// Asks the tables of neighbours for hosts that cards want to know, of this loop and of others.
+    pub fn find(
+        &mut self,
+        providers: &mut ProviderSet,
+        ports: &mut [PortSlot],
+        workers: &mut [Worker],
+        networks: &mut [Network],
+        now: Instant,
+    ) {
+        for slot in ports.iter_mut() {
             let (core, place) = (slot.core, slot.place);
             let Some(punt_port) = &mut slot.punt_port else { continue };
-            punt_port.strangers().for_each(|host| stack.strangers.add(core, place, host, now));
+            punt_port.strangers().for_each(|host| self.add(core, place, host, now));
         }
-        stack.strangers.is_news = false;
-        let (strangers, providers) = (&mut stack.strangers.list, &mut stack.providers);
-        let (ports, workers) = (&self.ports, &mut self.workers);
-        strangers.retain(|&(core, place, host, until)| {
+        self.is_news = false;
+        self.list.retain(|&(core, place, host, until)| {
             let is_it = |slot: &PortSlot| slot.core == core && slot.place == place;
             let network = ports.iter().position(is_it).and_then(|number| networks.get_mut(number));
             let Some(network) = network else { return false };

@@ -3,15 +3,13 @@
 //! two rounds. What is told of a loop it writes down by itself, before it halts and once in a while, so
 //! that nobody waits for it.
 
-use super::NAP;
-use super::bridge::{Bridge, BridgesTold, LoopBridges};
+use super::bridge::Bridge;
 use super::cards::{Cards, Found};
 use super::forwarding::Forwarded;
 use super::loop_waker::LoopWaker;
-use super::plane::{DataPlane, PlaneReport, Settings};
+use super::plane::{DataPlane, Settings};
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
-use super::storage_rows::{RowsTold, StorageRows};
 use crate::config::RoceBy;
 use crate::families::OfNtb;
 use crate::loops::Stage;
@@ -19,6 +17,8 @@ use crate::machine::{Core, SpareCore};
 use core::time::Duration;
 use drivers::device::OpenedPort;
 use drivers::hal::Instant;
+use management::status::{BridgeStatus, PlaneReport};
+use management::storage_rows::{RowsTold, StorageRows};
 use net::refusal::Refusals;
 use ntrdma::Ntrdma;
 use rand_chacha::ChaCha12Rng;
@@ -27,10 +27,14 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use spin::Mutex;
 use std::sync::Arc;
 
+/// How long a loop halts at most when a device cannot wake it.
+pub(super) const NAP: Duration = Duration::from_millis(1);
 /// Orders that can wait.
 const ORDERS: usize = 64;
 /// How often a loop that does not halt writes down what is told of it.
 const REPORT_INTERVAL: Duration = Duration::from_millis(10);
+/// How often a loop writes down what is told of its bridges.
+const BRIDGES_INTERVAL: Duration = Duration::from_millis(100);
 /// How old that may be where the loop does not halt: a host that is busy may keep a processor waiting.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -46,7 +50,7 @@ struct Told {
     /// What was refused there, until the control plane takes note.
     refused: Refusals,
     storage: Arc<StorageRows>,
-    bridges: Arc<BridgesTold>,
+    bridges: Arc<[BridgeStatus]>,
 }
 
 /// Where it does. The lock is held for as long as a copy takes.
@@ -146,7 +150,7 @@ impl Worker {
     }
 
     /// What it tells of its bridges.
-    pub fn bridges(&self) -> Arc<BridgesTold> {
+    pub fn bridges(&self) -> Arc<[BridgeStatus]> {
         self.board.lock().bridges.clone()
     }
 
@@ -175,7 +179,8 @@ struct Loop {
     /// When it tells of itself next.
     report_due: Instant,
     rows_told: RowsTold,
-    bridges_told: LoopBridges,
+    /// When it tells of its bridges next.
+    bridges_due: Instant,
     waker: LoopWaker,
 }
 
@@ -195,9 +200,9 @@ impl Loop {
         rng.fill_bytes(&mut settings.seed);
         let plane = DataPlane::new(settings, ports, start.bridges, cards, core.now());
         let report_due = Instant::ZERO;
-        let (rows_told, bridges_told) = (RowsTold::default(), LoopBridges::default());
+        let (rows_told, bridges_due) = (RowsTold::default(), Instant::ZERO);
         let Start { core: number, orders, waker, .. } = start;
-        Loop { core, number, plane, ways, orders, report_due, rows_told, bridges_told, waker }
+        Loop { core, number, plane, ways, orders, report_due, rows_told, bridges_due, waker }
     }
 
     fn run(mut self) -> ! {
@@ -216,8 +221,14 @@ impl Loop {
     fn tell(&mut self, now: Instant, halting: bool) {
         self.report_due = now + REPORT_INTERVAL;
         self.plane.storage.own_disks.watch(now);
-        let rows = self.rows_told.news(&self.plane.storage, now);
-        let bridges = self.bridges_told.news(&self.plane, self.number, now);
+        let storage = &self.plane.storage;
+        let rows =
+            storage.server.as_ref().and_then(|s| self.rows_told.news(s, &storage.volumes, now));
+        let tells = !self.plane.bridges.is_empty() && now >= self.bridges_due;
+        let bridges = tells.then(|| {
+            self.bridges_due = now + BRIDGES_INTERVAL;
+            self.plane.bridge_statuses(self.number).collect()
+        });
         let mut told = self.orders.board.lock();
         (told.at, told.halting) = (now, halting);
         self.plane.report_into(&mut told.plane);

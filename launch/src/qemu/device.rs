@@ -294,7 +294,7 @@ impl Disk {
             Attached::Virtio | Attached::Usual => format!("virtio-blk-{bus}"),
         };
         let mut device = json!({
-            "driver": driver, "drive": format!("disk{index}"),
+            "driver": driver, "id": format!("disk{index}"), "drive": format!("disk{index}"),
             "logical_block_size": self.block_size, "physical_block_size": self.block_size,
         });
         match self.attached {

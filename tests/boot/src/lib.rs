@@ -45,11 +45,16 @@ pub fn spec() -> Result<Spec> {
 /// Whether machines have nothing of virtio, because somebody wants to know whether all goes without. Then a case that is
 /// about something of virtio's is left out, and says why.
 pub fn without_virtio(case: &str, about: &str) -> Result<bool> {
-    let without = std::env::var("ISTHMUS_DISK").is_ok_and(|disk| disk == "nvme");
+    let without = disks_are_nvme();
     if without {
-        skip(case, about)?;
+        skip("without virtio", &format!("{case}: {about}"))?;
     }
     Ok(without)
+}
+
+/// Whether disks of machines are NVMe drives.
+pub fn disks_are_nvme() -> bool {
+    std::env::var("ISTHMUS_DISK").is_ok_and(|disk| disk == "nvme")
 }
 
 /// The same machine with network interfaces of this model, in a QEMU that has it.

@@ -1,6 +1,6 @@
 //! Disks: what is seen of them, and disks that fail.
 use anyhow::{Result, ensure};
-use boot_tests::{boot, spec, without_virtio};
+use boot_tests::{boot, disks_are_nvme, spec, without_virtio};
 use launch::image::config_disk;
 use launch::qemu::{Disk, Fault, Machine, Nic, Vm};
 use serde_json::json;
@@ -159,9 +159,12 @@ fn a_disk_that_only_looks_like_the_configuration_is_told_and_can_be_named() -> R
     std::fs::write(disk.path(), area)?;
     let mut vm = boot(spec()?.disk(Disk::new(disk.path())))?;
     hostname_is(&mut vm, "isthmus")?;
-    vm.run("show log")?.contains("isthmus-config")?.contains("isthmus.config_disk=pci:0000:")?;
     let disks = vm.run("show disks --json")?.json()?;
     let device = disks[0]["device"].as_str().unwrap_or_default().to_string();
+    let kind = if disks_are_nvme() { "nvme:" } else { "pci:0000:" };
+    ensure!(device.starts_with(kind), "{disks}");
+    let named = format!("isthmus.config_disk={device}");
+    vm.run("show log")?.contains("isthmus-config")?.contains(&named)?;
     drop(vm);
     let named = |words: &str| Ok::<_, anyhow::Error>(spec()?.append(words));
     let words = format!("isthmus.config_disk={device}");
@@ -196,15 +199,18 @@ fn a_disk_is_named_by_what_stays_the_same() -> Result<()> {
     vm.run("show log")?.lacks("is a position")?;
     let disks = vm.run("show disks --json")?.json()?;
     let location = disks[1]["location"].as_str().unwrap_or_default().to_string();
-    ensure!(location.starts_with("pci:0000:") && disks[1]["device"] == "serial:big", "{disks}");
+    let name = if disks_are_nvme() { "nvme:big/1" } else { "serial:big" };
+    ensure!(location.starts_with("pci:0000:") && disks[1]["device"] == name, "{disks}");
     drop(vm);
     ensure!(size(&mut boot_with(&location)?)? == 16 << 20, "by its address");
     let mut vm = boot_with("1")?;
     ensure!(size(&mut vm)? == 16 << 20, "by its position");
-    vm.run("show log")?.contains("is a position")?.contains("serial:big")?;
+    vm.run("show log")?.contains("is a position")?.contains(name)?;
     drop(vm);
     boot_with("serial:none")?.run("show log")?.contains("there is no disk serial:none")?;
-    // Without PCI.
+    if without_virtio("disks without PCI", "those are virtio's")? {
+        return Ok(());
+    }
     let spec =
         || Ok::<_, anyhow::Error>(spec()?.machine(Machine::Microvm).disk(Disk::new(one.path())));
     let disks = boot(spec()?)?.run("show disks --json")?.json()?;
@@ -264,7 +270,11 @@ fn before_it_ends_a_disk_writes_its_cache_down() -> Result<()> {
         let fault = Fault { event: "flush_to_disk", sector: None, once: false };
         let mut vm = boot(spec()?.disk(Disk::new(disk.path()).fault(fault)).append(words))?;
         // As a client does: QEMU flushes nothing where nothing was written.
-        let write = "qemu-io -d /machine/peripheral-anon/device[1]/virtio-backend \"write 0 512\"";
+        let device = match disks_are_nvme() {
+            true => "/machine/peripheral/disk0",
+            false => "/machine/peripheral/disk0/virtio-backend",
+        };
+        let write = format!("qemu-io -d {device} \"write 0 512\"");
         let said = vm.qmp.execute("human-monitor-command", json!({"command-line": write}))?;
         ensure!(!said.to_string().contains("Error"), "{said}");
         vm.serial.send(keys)?;

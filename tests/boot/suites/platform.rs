@@ -78,6 +78,41 @@ fn last_core(spec: Spec, core: u32) -> Result<(Vm, Peer, Peer)> {
     Ok((vm, first, second))
 }
 
+/// Buses that no bridge of the first host bridge leads to, and ports behind bridges behind bridges.
+#[test]
+fn devices_of_other_host_bridges_and_behind_bridges_are_found() -> Result<()> {
+    let express = [
+        "pxb-pcie,id=far,bus_nr=64",
+        "pcie-root-port,id=p1,bus=far,slot=1",
+        "pcie-root-port,id=b0,bus=pcie.0,slot=2",
+        "pcie-pci-bridge,id=b1,bus=b0",
+        "pci-bridge,id=b2,bus=b1,chassis_nr=9,addr=1,shpc=off",
+    ];
+    let plain = [
+        "pxb,id=p1,bus_nr=64",
+        "pci-bridge,id=b1,bus=pci.0,chassis_nr=2",
+        "pci-bridge,id=b2,bus=b1,chassis_nr=3,addr=1,shpc=off",
+    ];
+    for (machine, bridges) in [(Machine::Q35, &express[..]), (Machine::Pc, &plain)] {
+        let (mut near, mut far) = (Peer::new(&["10.9.0.2/24"])?, Peer::new(&["10.8.0.2/24"])?);
+        let spec = spec()?.machine(machine);
+        let spec = bridges.iter().fold(spec, |spec, bridge| spec.bridge(bridge));
+        let mut vm = boot(
+            spec.nic_on("p1", far.nic())
+                .nic_on("b2", near.nic())
+                .append(&format!("isthmus.net.0.address={FIRST}/24"))
+                .append(&format!("isthmus.net.1.address={SECOND}/24")),
+        )?;
+        // In the order of their places: what is behind the first host bridge, and then the others.
+        let shown = vm.run("show interfaces --json")?.json()?;
+        ensure!(shown[0]["mac"] == "52:54:00:12:34:57", "{shown}");
+        ensure!(shown[1]["mac"] == "52:54:00:12:34:56", "{shown}");
+        near.ping(FIRST, 1000)?;
+        far.ping(SECOND, 1000)?;
+    }
+    Ok(())
+}
+
 /// UEFI puts what is 64 bits wide there.
 #[test]
 fn registers_above_4_gib_are_used() -> Result<()> {

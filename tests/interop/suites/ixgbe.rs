@@ -97,9 +97,9 @@ impl Linux {
         }
     }
 
-    /// With the first function, its interface up with this MTU, while the image has the other.
-    fn beside_image(model: ModelServer, mtu: u16) -> Result<Linux> {
-        let mut linux = Linux::at(model, &[0])?;
+    /// With a function, its interface up with this MTU, while the image has the other.
+    fn beside_image(model: ModelServer, mtu: u16, number: usize) -> Result<Linux> {
+        let mut linux = Linux::at(model, &[number])?;
         linux.guest.wait_until("[ -e /sys/class/net/eth0 ]", LIMIT)?;
         linux.sh(&format!("ip link set eth0 mtu {mtu} up && ip addr add {HERE}/24 dev eth0"))?;
         linux.wait_carrier()?;
@@ -349,14 +349,16 @@ fn maps_and_verifies(linux: &mut Linux) -> Result<()> {
     unmap(&mut linux.guest, 0)
 }
 
-/// The image with the second function of a model.
-fn image(model: &ModelServer) -> Result<Vm> {
+/// The image with a function of a model, which so many cores serve.
+fn image(model: &ModelServer, number: usize, cores: u32) -> Result<Vm> {
     let address = format!("isthmus.net.0.address={THERE}/24 isthmus.net.0.mtu=9000");
     let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?);
     let mut vm = spec
-        .vfio_user(&model.socket_of(1))
+        .vfio_user(&model.socket_of(number))
         .append(&address)
         .append("isthmus.volume.0.size=32MiB")
+        .cpus(cores)
+        .append(&format!("isthmus.net.0.core={}", if cores > 1 { "0,1" } else { "" }))
         .start()?;
     vm.wait_ready()?;
     Ok(vm)
@@ -365,8 +367,8 @@ fn image(model: &ModelServer) -> Result<Vm> {
 /// Ping both ways, frames of all sizes, HTTP; the link goes and comes; stock `rnbd-client` maps a volume.
 fn the_image_is_reached(functions: Functions, driver: &str, options: &[&str]) -> Result<()> {
     let model = model(functions, options)?;
-    let mut vm = image(&model)?;
-    let mut linux = Linux::beside_image(model, 9000)?;
+    let mut vm = image(&model, 1, 1)?;
+    let mut linux = Linux::beside_image(model, 9000, 0)?;
     vm.run("show devices")?.contains(driver)?.contains("link up")?;
     let interfaces = vm.run("show interfaces --json")?.json()?;
     ensure!(interfaces[0]["mac"] == "90:e2:ba:01:02:02", "{interfaces}");
@@ -412,4 +414,64 @@ fn wait_for_link(vm: &mut Vm, wanted: &str) -> Result<()> {
 #[test]
 fn the_image_at_a_physical_function_is_reached() -> Result<()> {
     the_image_is_reached(Functions::Physical, "ixgbe", &[])
+}
+
+/// Two cores serve the card, each those hosts whose addresses lead to its queue: one of each maps a volume.
+fn two_cores_serve_the_card(options: &[&str], resets: u64) -> Result<()> {
+    let model = model(Functions::Physical, options)?;
+    // Faults are the first function's.
+    let mut vm = image(&model, 0, 2)?;
+    let mut linux = Linux::beside_image(model, 9000, 1)?;
+    let reached = format!("ping -c 1 -W 2 {THERE}");
+    if linux.guest.wait_until(&reached, LIMIT).is_err() {
+        return linux.fail("it is not reached");
+    }
+    let received = |vm: &mut Vm| -> Result<[u64; 2]> {
+        let loops = vm.run("show loops --json")?.json()?;
+        Ok([0, 1].map(|core| loops[core]["stages"][0]["items"].as_u64().unwrap_or(0)))
+    };
+    let mut hosts: [Option<String>; 2] = [None, None];
+    for n in 10..34 {
+        let host = format!("10.1.0.{n}");
+        linux.sh(&format!(
+            "ip addr add {host}/24 dev eth0 && ping -c 2 -W 5 -I {host} {THERE} >/dev/null"
+        ))?;
+        let before = received(&mut vm)?;
+        linux.sh(&format!("ping -c 20 -i 0.05 -W 5 -I {host} {THERE} >/dev/null"))?;
+        let after = received(&mut vm)?;
+        // The second core passes pings on to the first, which counts them too.
+        let core = usize::from(after[1] - before[1] >= 20);
+        hosts[core].get_or_insert(host);
+    }
+    linux.guest.soft_roce()?;
+    linux.sh("modprobe rnbd-client")?;
+    for (core, host) in hosts.into_iter().enumerate() {
+        let host = host.with_context(|| format!("core {core} serves none of 24 hosts"))?;
+        let before = received(&mut vm)?;
+        let path = format!("ip:{host}@ip:{THERE}");
+        if let Err(why) = map(&mut linux.guest, &format!("s{core}"), &path, "ram0", "") {
+            return linux.fail(&format!("it was not mapped at {host}: {why:#}"));
+        }
+        storage::fio_verifies(&mut linux.guest, 8, 16)?;
+        unmap(&mut linux.guest, 0)?;
+        let after = received(&mut vm)?;
+        let [own, other] = [core, 1 - core].map(|core| after[core] - before[core]);
+        ensure!(own > 500 && other < own / 10, "core {core}: {own}, and {other} by the other");
+    }
+    let interfaces = vm.run("show interfaces --json")?.json()?;
+    ensure!(interfaces[0]["rx_errors"] == 0 && interfaces[0]["resets"] == resets, "{interfaces}");
+    vm.run("show log")?.lacks("ERROR")?;
+    drop(vm);
+    linux.end_well()?;
+    Ok(())
+}
+
+#[test]
+fn two_cores_serve_one_card() -> Result<()> {
+    two_cores_serve_the_card(&[], 0)
+}
+
+#[test]
+fn two_cores_go_on_when_their_card_was_reset() -> Result<()> {
+    two_cores_serve_the_card(&["--fault", "never-reports"], 1)
 }

@@ -579,6 +579,14 @@ fn a_virtual_function_follows_its_physical_one() {
     let told = bench.notices();
     assert!(told[0].1.contains("set up anew") && told[1].1.contains("works again"), "{told:?}");
     bench.works(2);
+    // What it says by itself is no reason; that it has lost us, without a reset, is.
+    bench.machine.model(|nic| nic.ping(false));
+    bench.watch(10);
+    assert_eq!(bench.notices(), []);
+    bench.machine.model(|nic| nic.ping(true));
+    bench.watch(10);
+    assert!(bench.notices()[0].1.contains("set up anew"));
+    bench.works(2);
     // One that stays away for long.
     bench.machine.model(|nic| {
         nic.reset_physical_function();

@@ -299,6 +299,35 @@ impl<M: Model> Bench<M> {
     }
 }
 
+/// An owner may keep frames, and give them back in any order, for longer than a ring.
+#[test]
+fn frames_may_be_kept_by_each_owner() {
+    fn of<M: Model>() {
+        let mut bench = open::<M>(2, &KEY);
+        for queue in 0..2 {
+            let host =
+                (0..64).find(|&host| bench.queue_of(datagram(host, 7, 60)) == queue).unwrap();
+            for round in 0..300 {
+                let mut wanted: Vec<_> =
+                    (0..9).map(|n| datagram(host, n, 60 + usize::from(n))).collect();
+                wanted.iter_mut().for_each(|one| one[..6].copy_from_slice(&bench.ports[0].mac()));
+                wanted.iter().for_each(|one| bench.arrive(one.clone()));
+                let port = &mut bench.ports[queue];
+                let mut held: Vec<_> = std::iter::from_fn(|| port.receive()).collect();
+                let got: Vec<_> = held.iter().map(|one| port.bytes(one).to_vec()).collect();
+                assert!(got == wanted, "queue {queue}, round {round}: {} frames", got.len());
+                held.rotate_left(round % 9);
+                held.swap(0, 5);
+                held.into_iter().for_each(|one| port.recycle(one));
+                port.flush();
+            }
+        }
+    }
+    of::<E1000e>();
+    of::<Igb>();
+    of::<Vmxnet3>();
+}
+
 fn each_host_has_a_queue<M: Model>(cores: usize, queues: usize) {
     let mut bench = open::<M>(cores, &KEY);
     assert_eq!(bench.ports.len(), queues);

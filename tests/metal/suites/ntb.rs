@@ -385,6 +385,30 @@ fn a_batch_costs_two_writes_and_no_read<M: Joined>(functions: impl Fn() -> [M; 2
     assert!(batches >= 50 && after.1 - before.1 <= 2 * batches + beats, "{before:?} {after:?}");
 }
 
+#[test]
+fn a_lost_interrupt_loses_no_bell() {
+    fn of<M: Joined>(functions: [M; 2]) {
+        let mut pair = Pair::new(functions, false);
+        pair.bring_up();
+        let [a, b] = &mut pair.ends;
+        b.bridge.set_interrupts(true);
+        b.bridge.rung();
+        let before = b.bridge.interrupts();
+        a.bridge.ring();
+        b.machine.run();
+        assert_eq!(b.bridge.interrupts(), before);
+        assert!(b.bridge.pending(), "who looks before a halt sees it");
+        b.bridge.set_interrupts(true);
+        assert!(b.bridge.rung() && !b.bridge.rung() && !b.bridge.pending());
+    }
+    of(IntelNtb::pair(intel::Config { fault: Some(intel::Fault::NoInterrupt), ..good() }));
+    let settings = amd::Config::new(amd::DEVICE, BAR);
+    of(AmdNtb::pair(amd::Config { fault: Some(amd::Fault::NoInterrupt), ..settings }));
+    let settings = switchtec::Config { entries: 64, ..switchtec::Config::new(2 * BAR) };
+    let fault = Some(switchtec::Fault::NoInterrupt);
+    of(Switchtec::pair(switchtec::Config { fault, ..settings }));
+}
+
 fn bells_end_a_halt_and_nothing_else_does<M: Joined>(functions: impl Fn() -> [M; 2]) {
     let mut pair = Pair::new(functions(), false);
     pair.bring_up();

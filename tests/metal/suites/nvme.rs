@@ -304,6 +304,22 @@ fn as_many_requests_as_it_takes_and_none_more() {
     assert_eq!(bench.complaints(), [""; 0]);
 }
 
+/// A request that has failed makes room for another, as any other does.
+#[test]
+fn what_fails_makes_room() {
+    let mut bench = open(Config { entries: 64, ..Config::default() });
+    let data = bench.buffer(512);
+    for tag in 0..200 {
+        bench.machine.model(|drive| drive.inject(Fault::Fails(1 << 14 | 0x281)));
+        bench.disk(0).submit(&read(tag, 0, data)).expect("room");
+        bench.disk(0).flush_queue();
+        let ended = bench.poll(0);
+        assert!(ended.len() == 1 && ended[0].tag == tag && ended[0].result.is_err(), "{ended:?}");
+    }
+    let room = (0..100).take_while(|&n| bench.disk(0).submit(&read(n, n, data)).is_ok()).count();
+    assert_eq!(room, 63);
+}
+
 #[test]
 fn interrupts_come_only_when_asked_for() {
     for vectors in [1, 2] {

@@ -14,6 +14,8 @@ const RESET_DONE: u32 = 1 << 7;
 const ACCEPTED: u32 = 1 << 31;
 const REFUSED: u32 = 1 << 30;
 const CLEAR_TO_SEND: u32 = 1 << 29;
+/// What the physical function says by itself.
+const CONTROL: u32 = 0x100;
 
 /// The driver of the physical function.
 #[derive(Default)]
@@ -37,8 +39,16 @@ impl PhysicalFunction {
     /// The physical function is reset, and tells.
     pub fn restart(&mut self) {
         self.reset_function(false);
-        self.memory[0] = 0x100;
+        self.memory[0] = CONTROL;
         self.bits = RESET_DONE | MESSAGE;
+    }
+
+    /// It says something by itself, as Linux's `igb_ping_all_vfs` does; `lost`: it does not know the virtual function any
+    /// more.
+    pub fn ping(&mut self, lost: bool) {
+        self.clear_to_send &= !lost;
+        self.memory[0] = CONTROL | if self.clear_to_send { CLEAR_TO_SEND } else { 0 };
+        self.bits |= MESSAGE;
     }
 
     pub fn read(&mut self, at: u64) -> Option<u32> {

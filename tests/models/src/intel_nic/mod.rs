@@ -179,6 +179,11 @@ impl Nic {
         self.physical.restart();
     }
 
+    /// The driver of the physical function says something by itself; `lost`: that it does not know us any more.
+    pub fn ping(&mut self, lost: bool) {
+        self.physical.ping(lost);
+    }
+
     /// What the driver of the physical function was asked for: longest frame with FCS, all of multicast.
     pub fn granted(&self) -> (u32, bool) {
         (self.physical.longest, self.physical.all_multicast)

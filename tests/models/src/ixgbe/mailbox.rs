@@ -90,6 +90,13 @@ impl PhysicalFunction {
         self.bits = RESET_DONE | MESSAGE;
     }
 
+    /// It says something by itself, as Linux's `ixgbe_ping_vf` does; `lost`: it does not know the virtual function any more.
+    pub fn ping(&mut self, lost: bool) {
+        self.clear_to_send &= !lost;
+        self.memory[0] = CONTROL | if self.clear_to_send { CLEAR_TO_SEND } else { 0 };
+        self.bits |= MESSAGE;
+    }
+
     pub fn read(&mut self, at: u64) -> Option<u32> {
         if at == REGISTER {
             let bits = self.bits;

@@ -101,6 +101,11 @@ impl IxgbeVf {
         self.physical.restart();
     }
 
+    /// The driver of the physical function says something by itself; `lost`: that it does not know us any more.
+    pub fn ping(&mut self, lost: bool) {
+        self.physical.ping(lost);
+    }
+
     /// What the driver of the physical function was asked for: the interface, the longest frame with FCS, how much of
     /// multicast, and how many groups.
     pub fn granted(&self) -> (u32, u32, u32, usize) {

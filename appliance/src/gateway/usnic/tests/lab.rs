@@ -215,7 +215,7 @@ impl Lab {
     }
 
     pub fn report(&mut self) -> String {
-        self.plane.udp_engines.report("usnic").to_text()
+        management::usnic::told(&self.plane.udp_engines.statuses()).to_text()
     }
 
     pub fn order(&mut self, order: &str, words: &[&str]) -> Result<Managed, String> {
