@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """How many of a random sample of mutants the unit tests catch (docs/test.md, "Mutants").
 
-    sample.py draw --seed N [--count N] [--of SET]  prints a sample, and notes it in target/mutants
-    sample.py run [--of SET]                        builds the unit tests once, with every mutant of the sample behind a
-                                                    switch, and runs those that reach each
+    sample.py draw --seed N [--count N] [--of SET] [--area PATH]
+                              prints a sample, and notes it in target/mutants; with --area only of what is below PATH
+    sample.py run [--of SET]  builds the unit tests once, with every mutant of the sample behind a switch, and runs those
+                              that reach each
 
 Needs Python's tree_sitter and tree_sitter_rust.
 """
@@ -55,28 +56,32 @@ AREAS, CRATES = SETS["protocols"]
 PATIENCE, MEMORY = 30, 12 << 30
 
 
-def files():
+def files(within):
     for area in AREAS:
         path = ROOT / area
         assert path.exists(), area
         for file in [path] if path.is_file() else sorted(path.rglob("*.rs")):
             name = str(file.relative_to(ROOT))
-            if "test" not in file.name and "/tests/" not in name:
+            if "test" not in file.name and "/tests/" not in name and f"{name}/".startswith(within):
                 yield name
 
 
-def draw(seed, count):
+def draw(seed, count, within):
     everything = []
-    for name in files():
+    for name in files(within):
         everything += [dict(one, file=name) for one in rust.mutants((ROOT / name).read_bytes())]
     random.Random(seed).shuffle(everything)
     sample = everything[:count]
     for number, one in enumerate(sample, 1):
         one["id"] = number
         print(number, one["file"], one["line"], one["what"])
-    print(f"{count} of {len(everything)} mutants, seed {seed}")
+    print(f"{len(sample)} of {len(everything)} mutants, seed {seed}")
     WORK.mkdir(parents=True, exist_ok=True)
     SAMPLE.write_text(json.dumps(sample, indent=1))
+
+
+def crates_for(one):
+    return next(tests_of for crate, tests_of in CRATES.items() if one["file"].startswith(crate + "/"))
 
 
 def make_tree(sample):
@@ -104,7 +109,7 @@ def build(sample):
     """The programs of unit tests, by crate. Mutants that do not compile are taken out of the sample."""
     while True:
         make_tree(sample)
-        names = sorted({name for tests_of in CRATES.values() for name in tests_of})
+        names = sorted({name for one in sample for name in crates_for(one)})
         command = ["cargo", "test", "--profile", "host", "--lib", "--tests", "--no-run", "--message-format", "json"]
         command += [argument for name in names for argument in ("-p", name)]
         environment = dict(os.environ, CARGO_TARGET_DIR=str(BUILT), RUSTFLAGS="--cap-lints allow")
@@ -164,9 +169,8 @@ def reached(programs):
 
 
 def verdict(one, programs, hits, times):
-    crates = next(tests_of for crate, tests_of in CRATES.items() if one["file"].startswith(crate + "/"))
     came = "not reached"
-    for crate in crates:
+    for crate in crates_for(one):
         names = hits.get((one["id"], crate), set())
         if any((crate, name) not in times for name in names):
             # A thread that has another name than its test: it may be of any.
@@ -208,6 +212,7 @@ def main():
     drawing = commands.add_parser("draw")
     drawing.add_argument("--seed", type=int, required=True)
     drawing.add_argument("--count", type=int, default=60)
+    drawing.add_argument("--area", default="", metavar="PATH")
     running = commands.add_parser("run")
     for command in (drawing, running):
         command.add_argument("--of", choices=SETS, default="protocols")
@@ -215,7 +220,7 @@ def main():
     global AREAS, CRATES
     AREAS, CRATES = SETS[arguments.of]
     if arguments.command == "draw":
-        draw(arguments.seed, arguments.count)
+        draw(arguments.seed, arguments.count, arguments.area and arguments.area.rstrip("/") + "/")
     else:
         run()
 

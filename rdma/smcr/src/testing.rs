@@ -1,6 +1,11 @@
 //! Two engines over two soft-RoCE providers with a wire between them, and TCP connections that
 //! lose nothing, in virtual time.
 
+mod by_hand;
+mod cards;
+
+pub use cards::{Cards, Kind};
+
 use crate::engine::{Config, Device, Engine, Ready, Role, SocketId, Subnet};
 use crate::wire::{Decline, Eid, Os, PeerId, Reason, frame_length};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,6 +27,8 @@ use verbs::{PathMtu, Provider};
 pub struct Way {
     pub asked: u32,
     pub none: bool,
+    /// Nobody answers.
+    pub silent: bool,
 }
 
 impl Neighbours for Way {
@@ -34,6 +41,7 @@ impl Neighbours for Way {
         let known = places.into_iter().find(|&(n, port)| ip(n, port) == remote);
         match (self.asked, known) {
             _ if self.none => Resolution::NoRoute,
+            _ if self.silent => Resolution::Pending,
             (_, None) => Resolution::NoRoute,
             (1, _) => Resolution::Pending,
             (_, Some((n, port))) => Resolution::Known(mac(n, port)),
@@ -105,7 +113,7 @@ impl Valve {
 /// A host: the provider and the engine on it.
 #[derive(Debug)]
 pub struct Host {
-    pub roce: Roce,
+    pub roce: Cards,
     /// The packets that its ports are sending.
     tx: Vec<TxBuffer>,
     pub arena: Arena,
@@ -119,7 +127,13 @@ pub struct Host {
 
 impl Host {
     /// Host `n`; its engine uses so many of its ports.
-    fn new(n: usize, seed: u64, config: Config, ports: usize, now: Instant) -> Self {
+    fn new(
+        n: usize,
+        seed: u64,
+        config: Config,
+        (ports, kind): (usize, Kind),
+        now: Instant,
+    ) -> Self {
         let mut rng = Rng::new(seed);
         let limits = Limits { qps: 64, regions: 1024, ..Limits::default() };
         let addresses = |at| vec![ip(n, at), net::link_local(mac(n, at)).into()];
@@ -128,6 +142,7 @@ impl Host {
         for at in 1..PORTS {
             roce.add_port(port(at));
         }
+        let mut roce = Cards::new(roce, kind, ip(n, 1));
         let mut arena = Arena::on_heap(24 << 20);
         let devices = (0..ports).map(|at| device(n, at)).collect();
         let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
@@ -137,7 +152,7 @@ impl Host {
         Host { roce, tx, arena, engine, way, rng, now, told: HashMap::new() }
     }
 
-    fn ctx(&mut self) -> (&mut Engine, EngineContext<'_, Roce>, &mut Way) {
+    fn ctx(&mut self) -> (&mut Engine, EngineContext<'_, Cards>, &mut Way) {
         let Host { roce, arena, engine, way, rng, now, .. } = self;
         (engine, EngineContext { provider: roce, arena, now: *now, rng }, way)
     }
@@ -230,6 +245,11 @@ impl World {
 
     /// Hosts whose engines use so many ports.
     pub fn with_ports(seed: u64, configs: [Config; 2], ports: [usize; 2]) -> Self {
+        Self::of_kind(Kind::OneDevice, seed, configs, ports)
+    }
+
+    /// Hosts with ports of that kind.
+    fn of_kind(kind: Kind, seed: u64, configs: [Config; 2], ports: [usize; 2]) -> Self {
         let mut network = Network::new(seed);
         for n in 0..2 {
             network.add_node(&[mac(n, 0), mac(n, 1)]);
@@ -237,8 +257,8 @@ impl World {
         let now = network.now;
         let [first, second] = configs;
         let hosts = [
-            Host::new(0, seed, first, ports[0], now),
-            Host::new(1, seed + 1000, second, ports[1], now),
+            Host::new(0, seed, first, (ports[0], kind), now),
+            Host::new(1, seed + 1000, second, (ports[1], kind), now),
         ];
         World {
             network,
@@ -252,11 +272,21 @@ impl World {
 
     /// Hosts that speak one version alone.
     pub fn of_version(version: u8, seed: u64, configs: [Config; 2], ports: [usize; 2]) -> Self {
+        Self::of_version_and_kind((version, Kind::OneDevice), seed, configs, ports)
+    }
+
+    /// Likewise, with ports of that kind.
+    pub fn of_version_and_kind(
+        (version, kind): (u8, Kind),
+        seed: u64,
+        configs: [Config; 2],
+        ports: [usize; 2],
+    ) -> Self {
         if version > 1 {
-            return Self::with_ports(seed, configs, ports);
+            return Self::of_kind(kind, seed, configs, ports);
         }
         let configs = configs.map(|config| Config { eids: Vec::new(), ..config });
-        let mut world = Self::with_ports(seed, configs, ports);
+        let mut world = Self::of_kind(kind, seed, configs, ports);
         (0..2).for_each(|n| world.speak_v1(n));
         world
     }
@@ -272,7 +302,7 @@ impl World {
     pub fn reboot(&mut self, n: usize) {
         self.boots += 1;
         let config = self.hosts[n].engine.config().clone();
-        let ports = self.hosts[n].engine.devices().len();
+        let ports = (self.hosts[n].engine.devices().len(), self.hosts[n].roce.kind());
         self.hosts[n] = Host::new(n, 7777 + self.boots, config, ports, self.network.now);
         if self.v1[n] {
             self.speak_v1(n);
@@ -286,7 +316,7 @@ impl World {
     pub fn with_engine<R>(
         &mut self,
         n: usize,
-        f: impl FnOnce(&mut Engine, &mut EngineContext<'_, Roce>, &mut Way) -> R,
+        f: impl FnOnce(&mut Engine, &mut EngineContext<'_, Cards>, &mut Way) -> R,
     ) -> R {
         self.hosts[n].now = self.network.now;
         let (engine, mut ctx, way) = self.hosts[n].ctx();

@@ -222,6 +222,40 @@ impl Volume for Stuck {
     }
 }
 
+/// A volume that counts how often it hears that something was asked.
+struct Told(Stuck, Arc<AtomicUsize>);
+
+impl Volume for Told {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+        self.0.submit(request)
+    }
+    fn flush_queue(&mut self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+    fn poll(&mut self) -> Option<Completion> {
+        None
+    }
+}
+
+/// A write to a device's register is dear: it is told of what was asked, and not whenever somebody looks.
+#[test]
+fn devices_are_told_of_what_another_core_has_asked() {
+    let mut cores = Cores::new();
+    let told: Arc<AtomicUsize> = Default::default();
+    let volume = cores.owner.add(name("told"), Box::new(Told(Stuck(3), told.clone()))).unwrap();
+    cores.tell();
+    let data = cores.filled(0);
+    for n in 1..=2 {
+        cores.ask(volume, n as u64, Operation::Read, data);
+        cores.follower.flush_queues();
+        (0..5).for_each(|_| _ = cores.served.poll(&mut cores.owner));
+        assert_eq!(told.load(Ordering::Relaxed), n);
+    }
+}
+
 #[test]
 fn a_volume_that_does_not_answer_holds_no_other_up() {
     let mut cores = Cores::new();

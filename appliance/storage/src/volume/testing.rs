@@ -14,6 +14,8 @@ pub struct ModelDisk {
     queue: VecDeque<hal::Request>,
     /// How many of the queue it was told of; it does not work on the others.
     told: usize,
+    /// Where each request began, and how many bytes it was of.
+    pub taken: Vec<(u64, usize)>,
     /// Requests that start there fail.
     pub bad_sector: Option<u64>,
 }
@@ -40,8 +42,15 @@ impl ModelDisk {
             depth,
             queue: VecDeque::new(),
             told: 0,
+            taken: Vec::new(),
             bad_sector: None,
         }
+    }
+
+    /// The same, with blocks of that size, which takes so many bytes at once.
+    pub fn with_blocks(mut self, logical_block: u32, max_transfer: u32) -> Self {
+        (self.geometry.logical_block, self.geometry.max_transfer) = (logical_block, max_transfer);
+        self
     }
 
     /// The same, which can write through its cache.
@@ -59,11 +68,13 @@ impl Disk for ModelDisk {
         self.depth
     }
     fn submit(&mut self, request: &hal::Request) -> Result<(), SubmitError> {
-        assert!(request.data.len() <= 2048, "parts fit the disk");
+        let most = self.geometry.max_transfer.max(self.geometry.logical_block) as usize;
+        assert!(request.data.len() <= most, "parts fit the disk");
         if self.queue.len() == self.depth {
             return Err(SubmitError::Full);
         }
         self.queue.push_back(*request);
+        self.taken.push((request.sector, request.data.len()));
         Ok(())
     }
     fn flush_queue(&mut self) {

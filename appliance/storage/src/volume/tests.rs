@@ -1,6 +1,6 @@
 use super::testing::ModelDisk;
 use super::*;
-use drivers::hal::Arena;
+use drivers::hal::{self, Arena};
 use std::vec::Vec;
 
 fn request(tag: u64, operation: Operation, sector: u64, data: Window) -> Request {
@@ -352,4 +352,85 @@ fn a_volume_that_was_removed_is_not_found_again() {
     let again = volumes.add(one, ram()).unwrap();
     assert!(again != first && again != second);
     assert_eq!((volumes.find("one"), volumes.name(again)), (Some(again), Some("one")));
+}
+
+/// A disk that says of itself what the test says.
+struct Says(bool, Option<bool>);
+
+impl hal::Disk for Says {
+    fn geometry(&self) -> Geometry {
+        Geometry::ABSENT
+    }
+    fn depth(&self) -> usize {
+        1
+    }
+    fn submit(&mut self, _: &hal::Request) -> Result<(), hal::SubmitError> {
+        Ok(())
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<hal::Completion> {
+        None
+    }
+    fn set_interrupts(&mut self, wanted: bool) {
+        self.1 = Some(wanted);
+    }
+    fn wakes(&self) -> bool {
+        self.0
+    }
+    fn pending(&self) -> bool {
+        self.0
+    }
+    fn interrupts(&self) -> u64 {
+        self.1.map_or(7, u64::from)
+    }
+}
+
+/// A loop that halts goes by what the disk says, whichever of its users it asks.
+#[test]
+fn users_of_a_disk_say_of_it_what_it_says() {
+    use hal::Disk;
+    for says in [false, true] {
+        let mut first = DiskHandle::new(Says(says, None));
+        let second = first.another();
+        for user in [&first, &second] {
+            assert_eq!((user.wakes(), user.pending(), user.interrupts()), (says, says, 7));
+        }
+        first.set_interrupts(says);
+        assert_eq!(second.interrupts(), u64::from(says));
+    }
+}
+
+/// As large as the disk takes, and whole blocks of it, however small that is.
+#[test]
+fn parts_of_a_request_are_whole_blocks() {
+    for (block, most, bytes, part) in [
+        (512, 2048, 5120, 2048),
+        (512, 2500, 5120, 2048),
+        (512, 512, 2048, 512),
+        (512, 100, 1024, 512),
+        (4096, 8192, 16384, 8192),
+        (4096, 6144, 12288, 4096),
+        (4096, 1024, 8192, 4096),
+    ] {
+        let mut arena = Arena::on_heap(1 << 18);
+        let model = ModelDisk::new(&mut arena, 4).with_blocks(block, most);
+        let mut disk = DiskVolume::new(model, false);
+        let data = filled(&mut arena, bytes, 9);
+        let write = Operation::Write { durable: false };
+        assert!(matches!(disk.submit(&request(5, write, 8, data)), Ok(Submitted::Pending)));
+        disk.flush_queue();
+        assert!((0..20).find_map(|_| disk.poll()).is_some());
+        let parts: Vec<_> = (0..bytes)
+            .step_by(part)
+            .map(|at| (8 + at as u64 / 512, part.min(bytes - at)))
+            .collect();
+        assert_eq!(disk.disk().taken, parts, "{bytes} bytes in blocks of {block}, {most} at once");
+        let mut cache = alloc::vec![0; bytes];
+        data.fill(0);
+        assert!(disk.submit(&request(6, Operation::Read, 8, data)).is_ok());
+        disk.flush_queue();
+        assert!((0..20).find_map(|_| disk.poll()).is_some());
+        data.read(0, &mut cache).unwrap();
+        assert!(cache.iter().all(|&byte| byte == 9));
+    }
 }

@@ -59,6 +59,7 @@ pub(super) fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
         panic!("no request");
     };
     assert_eq!(from.ip(), pair.nodes[1].ip);
+    assert!(from.port() > 0xc000, "{from}: one of those that nobody has for himself");
     assert_eq!(&private_data.as_slice()[..7], b"please\0");
     assert_eq!((parameters.responder_resources, parameters.initiator_depth), (3, 2));
     let now = pair.network.now;

@@ -207,8 +207,9 @@ impl Engine {
             return;
         }
         let pause = group.remake.map_or(first, |(_, pause)| pause);
-        group.remake = Some((now + pause, pause));
-        self.arm_group(group_key, now + pause);
+        let at = now + pause;
+        group.remake = Some((at, pause));
+        self.arm_group(group_key, at);
     }
 
     /// Tries to make a link that is missing, if that is due.
@@ -355,11 +356,13 @@ impl Engine {
         if let Some(link) = self.groups[group_key].links[new].as_mut() {
             link.number = add.link;
         }
-        self.arm_group(group_key, ctx.now + self.config.confirm_wait.1);
+        self.arm_group(group_key, ctx.now);
         if self.connect_further(group_key, at, new, add, ctx).is_none()
             || !self.register_further(group_key, at, new, ctx)
         {
             self.remove_link(group_key, new, ctx);
+            // A device that has no room for our buffers now may have later.
+            self.link_missing(group_key, ctx.now);
             return None;
         }
         if self.groups[group_key].version == 1 {

@@ -65,9 +65,7 @@ impl Engine {
         let asked = Producer::UPDATE_REQUESTED.union(Producer::URGENT_PENDING);
         socket.speak |= cdc.producer.intersects(asked);
         let mut ready = Ready::empty();
-        if produced > 0 {
-            ready |= Ready::READABLE;
-        }
+        ready.set(Ready::READABLE, produced > 0);
         let more = consumed > 0 && socket.accepted > socket.sent;
         if socket.speak || more {
             self.touch(key);

@@ -254,6 +254,9 @@ mod tests {
         assert!(!lab.joins(&device(1, Some("LAB"))), "the same");
         assert!(!lab.joins(&device(2, Some("LAB2"))) && !lab.joins(&device(2, None)));
         assert!(!device(1, None).joins(&device(2, None)), "nobody knows");
+        let behind = Device { address: [10, 0, 0, 9].into(), ..lab };
+        let at_port = Device { address: IpAddr::V4(lab.ip), ..lab };
+        assert!(at_port.is_port() && !behind.is_port(), "what is behind a bridge is one machine");
     }
 
     #[test]

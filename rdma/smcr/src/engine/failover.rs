@@ -156,8 +156,9 @@ impl Engine {
     fn nudge_after(&mut self, key: usize, pause: Duration, now: Instant) {
         let socket = &mut self.sockets[key];
         let moved = socket.produced.wrapping_add(socket.accepted);
-        socket.nudge = Some(Nudge { at: now + pause, pause, moved });
-        self.arm_socket(key, now + pause);
+        let at = now + pause;
+        socket.nudge = Some(Nudge { at, pause, moved });
+        self.arm_socket(key, at);
     }
 
     /// Nudges the peer if that is due: until it has answered that a link is gone, soon after something has

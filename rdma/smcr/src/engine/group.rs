@@ -290,13 +290,12 @@ impl Engine {
         if let Some(&moved) = group.members.get(member) {
             sockets[moved].member = member;
         }
-        if told && group.state == GroupState::Active {
+        if told {
             group.dead_keys.extend(keys);
         }
         if group.members.is_empty() {
             group.idle = Some(ctx.now);
-            let keep = if group.role == Role::Server { config.keep.0 } else { config.keep.1 };
-            self.arm_group(group_key, ctx.now + keep);
+            self.arm_group(group_key, ctx.now);
         }
         self.next_flow(group_key, ctx);
     }
@@ -310,7 +309,7 @@ impl Engine {
         let (role, peer, peer_id) = (group.role, group.peer(), group.peer_name);
         let remote = group.remote;
         self.notice(Notice::GroupUp { role, peer, peer_id });
-        self.arm_group(key, now + self.config.test_link);
+        self.arm_group(key, now);
         self.wake_held(remote, now);
     }
 

@@ -154,11 +154,11 @@ impl Engine {
     /// socket (`smc_close_active`, `smc_shutdown`), or in place of it: a process that is killed sends none
     /// while all send buffers of its link are in use (`smc_wr_tx_get_free_slot`).
     pub fn handle_tcp_finished(&mut self, id: SocketId, now: Instant) {
-        let wait = self.config.end_wait;
+        let until = now + self.config.end_wait;
         let Some(socket) = self.socket_mut(id) else { return };
         if socket.established && socket.tcp_finished.is_none() {
-            socket.tcp_finished = Some((now + wait, socket.rx_seqno));
-            self.arm_socket(id.key(), now + wait);
+            socket.tcp_finished = Some((until, socket.rx_seqno));
+            self.arm_socket(id.key(), until);
         }
     }
 

@@ -303,6 +303,11 @@ impl Engine {
         self.groups[group].buffers.clear();
     }
 
+    /// How many hosts something is known of.
+    pub(crate) fn hosts_known(&self) -> usize {
+        self.hosts.len()
+    }
+
     /// How many buffers of a group's peer are known.
     pub(crate) fn keys_of_peer(&self, group: usize) -> usize {
         self.groups.get(group).map_or(0, |group| group.buffers.len())

@@ -324,7 +324,7 @@ fn write<P: Provider + ?Sized>(
     length: u64,
     ctx: &mut EngineContext<'_, P>,
 ) -> Result<(), ()> {
-    let Some(buffer) = socket.buffer.filter(|_| length > 0) else { return Ok(()) };
+    let Some(buffer) = socket.buffer else { return Ok(()) };
     let size = u64::from(socket.peer.size);
     let (mut position, end) = (socket.sent, socket.sent + length);
     while position < end {

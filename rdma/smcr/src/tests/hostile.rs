@@ -43,8 +43,15 @@ fn post(w: &mut World, operation: SendOperation<'_>) {
     w.hosts[1].roce.post_send(qp, &request).unwrap();
 }
 
+/// Host 1 writes to the beginning of the peer's buffer of a socket, and says nothing of it.
+pub(super) fn write(w: &mut World, client: SocketId, bytes: &[u8]) {
+    let (_, to) = w.hosts[1].engine.peer_of(client);
+    post(w, SendOperation::Write { payload: Payload::Inline(bytes), to, immediate: None });
+    w.wait(SECOND / 1000);
+}
+
 /// A CDC message of host 1 about its socket.
-fn cdc(w: &World, client: SocketId, seqno: u16) -> Cdc {
+pub(super) fn cdc(w: &World, client: SocketId, seqno: u16) -> Cdc {
     let token = w.hosts[1].engine.peer_of(client).0;
     Cdc {
         seqno,
@@ -272,7 +279,7 @@ pub(super) fn server_given(w: &mut World, pieces: &[&[u8]]) -> SocketId {
 }
 
 /// What Linux proposes, from host 1.
-fn proposal() -> Vec<u8> {
+pub(super) fn proposal() -> Vec<u8> {
     let mut bytes = vector("proposal");
     bytes[0x64..0x68].copy_from_slice(&[10, 0, 0, 2]);
     bytes

@@ -10,10 +10,20 @@ macro_rules! in_both_versions {
     };
 }
 
+mod accepts;
 mod basic;
+mod cards;
+mod endings;
 mod failover;
+mod figures;
+mod handshakes;
 mod hostile;
+mod limits;
+mod links;
 mod moments;
+mod negotiation;
+mod patience;
 mod silence;
 mod streams;
 mod version1;
+mod windows;

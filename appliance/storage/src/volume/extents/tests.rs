@@ -17,6 +17,7 @@ enum Unsupported {
     Zeroes,
     ZeroesAtOnce,
     Writes,
+    Reads,
 }
 
 /// A disk whose cache reaches the medium only by a flush, and that dies after so many writes and
@@ -31,6 +32,8 @@ struct Model {
     life: usize,
     done: Option<Completion>,
     broken: bool,
+    /// Sectors that each request zeroed, or wrote where the table is not.
+    zeroed: Vec<u64>,
 }
 
 impl Model {
@@ -38,7 +41,16 @@ impl Model {
         let bytes = std::vec![fill; SECTORS as usize * 512];
         let (cache, durable) = (bytes.clone(), bytes);
         let (unsupported, life) = (Unsupported::Nothing, usize::MAX);
-        Model { cache, durable, zeroes, unsupported, life, done: None, broken: false }
+        Model {
+            cache,
+            durable,
+            zeroes,
+            unsupported,
+            life,
+            done: None,
+            broken: false,
+            zeroed: Vec::new(),
+        }
     }
 
     /// The power goes: of what was not flushed, a part of the sectors is on the medium, and one
@@ -92,6 +104,13 @@ impl Disk for Model {
             return Err(SubmitError::Unsupported);
         }
         let at = request.sector as usize * 512;
+        match request.operation {
+            Operation::WriteZeroes { sectors, .. } => self.zeroed.push(sectors.into()),
+            Operation::Write if request.sector >= UNIT_SECTORS => {
+                self.zeroed.push(request.data.len() as u64 / 512);
+            }
+            _ => {}
+        }
         let mut result = Ok(());
         if !matches!(request.operation, Operation::Read) {
             match self.life.checked_sub(1) {
@@ -101,6 +120,9 @@ impl Disk for Model {
         }
         match request.operation {
             _ if self.broken => {}
+            Operation::Read if self.unsupported == Unsupported::Reads => {
+                result = Err(DiskError::Unsupported);
+            }
             Operation::Read => {
                 request.data.write(0, &self.cache[at..at + request.data.len()]).unwrap();
             }
@@ -256,6 +278,68 @@ fn what_a_disk_offers_and_does_not_do() {
     disk.unsupported = Unsupported::Writes;
     let failed = StoreEvent::Failed(DiskError::Unsupported);
     assert_eq!(make(&mut store, &mut disk, Change::Create("b", UNIT / 512)), failed);
+    assert_eq!(store.state(), StoreState::Ready, "it has the table that it had");
+    assert!(store.table().volumes().is_empty() && !store.is_busy());
+    disk.unsupported = Unsupported::Nothing;
+    assert_eq!(make(&mut store, &mut disk, Change::Create("b", UNIT / 512)), StoreEvent::Done);
+    // One that cannot be read is none.
+    let mut disk = Model::new(0, true);
+    disk.unsupported = Unsupported::Reads;
+    let mut arena = Arena::on_heap(64 << 10);
+    let mut store = Store::new(disk.geometry(), &mut arena).unwrap();
+    assert_eq!(run(&mut store, &mut disk), failed);
+    assert_eq!(store.state(), StoreState::Unusable);
+    assert!(!store.claim(true));
+}
+
+/// A disk that has grown has room for more.
+#[test]
+fn a_disk_that_grows_has_more_room() {
+    let mut disk = Model::new(0, true);
+    let mut arena = Arena::on_heap(64 << 10);
+    let all = disk.geometry();
+    let mut store = Store::new(Geometry { sectors: SECTORS / 2, ..all }, &mut arena).unwrap();
+    run(&mut store, &mut disk);
+    assert!(store.claim(false));
+    run(&mut store, &mut disk);
+    let large = Change::Create("a", 10 * UNIT_SECTORS);
+    assert_eq!(store.change(large), Err(TableError::NoSpace(7 * UNIT_SECTORS)));
+    store.set_geometry(all);
+    assert_eq!(make(&mut store, &mut disk, large), StoreEvent::Done);
+}
+
+/// As many sectors at once as the disk takes, in whole blocks.
+#[test]
+fn space_is_zeroed_in_few_requests() {
+    for (zeroes, logical_block, at_once, max_transfer, expected) in [
+        (true, 512, 1024, 16 << 10, 1024),
+        (true, 512, 1001, 16 << 10, 1001),
+        (true, 4096, 1001, 16 << 10, 1000),
+        (true, 4096, 3, 16 << 10, 8),
+        (true, 512, 0, 16 << 10, 1),
+        (true, 512, u32::MAX, 16 << 10, 2048),
+        (false, 512, 1024, 16 << 10, 32),
+        (false, 512, 1024, 22 << 10, 40),
+        (false, 512, 1024, 64 << 10, 64),
+        (false, 4096, 1024, 4096, 8),
+    ] {
+        let mut disk = Model::new(0, zeroes);
+        let mut arena = Arena::on_heap(64 << 10);
+        let max_write_zeroes_sectors = at_once;
+        let shape = Geometry { logical_block, max_transfer, ..disk.geometry() };
+        let mut store =
+            Store::new(Geometry { max_write_zeroes_sectors, ..shape }, &mut arena).unwrap();
+        run(&mut store, &mut disk);
+        assert!(store.claim(false));
+        run(&mut store, &mut disk);
+        disk.zeroed.clear();
+        assert_eq!(make(&mut store, &mut disk, Change::Create("a", 1)), StoreEvent::Done);
+        let what =
+            std::format!("{at_once} sectors or {max_transfer} bytes, by blocks of {logical_block}");
+        let (last, others) = disk.zeroed.split_last().unwrap();
+        assert!(others.iter().all(|&sectors| sectors == expected) && *last <= expected, "{what}");
+        assert_eq!(disk.zeroed.iter().sum::<u64>(), UNIT_SECTORS, "{what}");
+    }
 }
 
 /// A copy of a table with one volume of these extents, in units, whose checksum is right.

@@ -222,3 +222,45 @@ fn a_new_mirror_has_the_size_of_its_smaller_member() {
         assert_eq!(status.members, [MemberState::InSync, MemberState::Syncing]);
     }
 }
+
+/// A record of which one sector was written, in whichever of the two places, is what is left of a mirror's; that is
+/// copied to.
+#[test]
+fn a_member_with_what_is_left_of_a_record_is_copied_to() {
+    for place in [0, DISTANCE] {
+        netsim::label!(place);
+        let mut world = World::new();
+        world.drop_second(3, 0xaa);
+        assert_eq!(world.run(), [Ok(())]);
+        let record = world.disks[1].record().emit();
+        world.disks[1].overwrite(0, &alloc::vec![0; 2 * DISTANCE]);
+        world.disks[1].overwrite(place, &record[..512]);
+        world.settle();
+        assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
+    }
+}
+
+/// Members that nobody left out, and that hold the same, are in sync at once, whichever has the newer record.
+#[test]
+fn members_that_are_equal_are_in_sync_at_once() {
+    for newer in 0..2 {
+        netsim::label!(newer);
+        let mut world = World::new();
+        let mut record = world.disks[0].record();
+        (record.alone, record.dirty) = (false, Bitmap::new());
+        for n in 0..2 {
+            record.generation += u64::from(n == newer);
+            world.disks[n].put_record(&record);
+            record.generation -= u64::from(n == newer);
+        }
+        world.reboot();
+        world.tend();
+        world.disks.iter().for_each(|disk| assert_eq!(disk.end(any, None), 1, "records are read"));
+        assert_eq!(world.mirror.poll(), None);
+        world.tend();
+        assert_eq!(world.states(), (MirrorState::Running, [MemberState::InSync; 2]));
+        assert_eq!(world.mirror.source, newer);
+        assert_eq!(world.mirror.status().get().copied, 0);
+        world.settle();
+    }
+}

@@ -1,5 +1,6 @@
 //! The mirror on members that do what the test says, when it says so.
 
+mod choices;
 mod copies;
 mod members;
 mod rules;

@@ -144,6 +144,41 @@ fn a_flush_of_a_member_that_is_left_out_is_done_by_the_other() {
     assert!(world.disks[1].0.borrow().durable[(RESERVED as usize + 3) * 512] == 0xaa);
 }
 
+/// A member that could not read something, and is left out and back in sync before the other one fails to read it,
+/// too: it may be good by then.
+#[test]
+fn a_member_that_is_back_is_asked_again() {
+    let mut world = World::new();
+    world.write(3, 0xaa);
+    assert_eq!(world.run(), [Ok(())]);
+    world.mirror.members[1].lead = 64;
+    world.submit(Operation::Read, 3, 0);
+    let read =
+        |request: &Request| request.operation == Operation::Read && request.sector == RESERVED + 3;
+    assert_eq!(world.disks[1].end(read, Some(VolumeError::Io)), 1);
+    assert_eq!(world.mirror.poll(), None);
+    assert!(world.disks[0].waits(read), "the other one is asked");
+    world.drop_second(20, 0xbb);
+    let mut told = 0;
+    for _ in 0..2 {
+        while world.disks[0].end(|r| !read(r), None) + world.disks[1].end(any, None) > 0 {
+            told += core::iter::from_fn(|| world.mirror.poll()).count();
+        }
+        world.tend();
+    }
+    told += core::iter::from_fn(|| world.mirror.poll()).count();
+    while world.disks[0].end(|r| !read(r), None) + world.disks[1].end(any, None) > 0 {
+        told += core::iter::from_fn(|| world.mirror.poll()).count();
+    }
+    assert_eq!(told, 1, "the write");
+    assert_eq!(world.mirror.status().get().members, [MemberState::InSync; 2]);
+    assert_eq!(world.disks[0].end(read, Some(VolumeError::Io)), 1);
+    assert_eq!(world.run(), [Ok(())]);
+    let mut byte = [0];
+    world.buffer.read(0, &mut byte).unwrap();
+    assert_eq!(byte, [0xaa]);
+}
+
 /// A write that no member has done: the user is told, and both hold the same in the end, whichever
 /// member has done a part of it, and whether the power fails then.
 #[test]

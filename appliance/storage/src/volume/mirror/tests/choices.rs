@@ -1,0 +1,322 @@
+//! Which member is asked for what, and in which order.
+
+use super::superblock::DISTANCE;
+use super::*;
+use crate::volume::RamVolume;
+
+/// What the user reads, in one sector.
+fn read(request: &Request) -> bool {
+    request.operation == Operation::Read && request.sector >= RESERVED && request.data.len() == 512
+}
+
+impl World {
+    /// Writes that one of the members is the first to do.
+    fn writes_won_by(&mut self, first: usize, count: u64) {
+        for _ in 0..count {
+            self.write(3, 0xaa);
+            self.log();
+            assert_eq!(self.disks[first].end(data, None), 1);
+            assert_eq!(self.mirror.poll(), None);
+            assert_eq!(self.run(), [Ok(())]);
+        }
+    }
+
+    fn asked(&self) -> [bool; 2] {
+        self.disks.each_ref().map(|disk| disk.waits(read))
+    }
+}
+
+/// To the one that has less to do, or else to the one that is done with most writes first.
+#[test]
+fn reads_go_to_the_member_that_is_faster() {
+    for (fast, writes, expected) in [(0, 0, 0), (0, 16, 0), (1, 16, 1), (1, 1, 0)] {
+        netsim::label!(fast, writes);
+        let mut world = World::new();
+        world.writes_won_by(fast, writes);
+        world.submit(Operation::Read, 3, 0);
+        assert_eq!(world.asked(), [expected == 0, expected == 1]);
+        // The next one goes to the other.
+        world.submit(Operation::Read, 4, 0);
+        assert_eq!(world.asked(), [true, true]);
+        assert_eq!(world.run(), [Ok(()), Ok(())]);
+        // What one has won the other wins back.
+        world.writes_won_by(1 - fast, writes);
+        world.submit(Operation::Read, 3, 0);
+        assert_eq!(world.asked(), [true, false]);
+    }
+}
+
+/// A member is asked for the same only once.
+#[test]
+fn what_neither_can_read_is_told() {
+    let mut world = World::new();
+    world.submit(Operation::Read, 3, 0);
+    assert_eq!(world.disks[0].end(read, Some(VolumeError::Io)), 1);
+    assert_eq!(world.mirror.poll(), None);
+    assert_eq!(world.asked(), [false, true]);
+    assert_eq!(world.disks[1].end(read, Some(VolumeError::Io)), 1);
+    assert_eq!(world.mirror.poll().map(|done| done.result), Some(Err(VolumeError::Io)));
+    assert_eq!(world.asked(), [false, false]);
+    assert_eq!(world.mirror.status().get().members, [MemberState::InSync; 2], "that is no reason");
+}
+
+/// One that is left out, or is copied to, is not asked for what the other cannot read.
+#[test]
+fn who_may_be_stale_is_not_read() {
+    for back in [false, true] {
+        netsim::label!(back);
+        let mut world = World::new();
+        world.drop_second(0, 0xaa);
+        assert_eq!(world.run(), [Ok(())]);
+        if back {
+            world.tend();
+            while world.disks[0].end(|r| !data(r), None) + world.disks[1].end(|r| !data(r), None)
+                > 0
+            {
+                assert_eq!(world.mirror.poll(), None);
+            }
+            assert_eq!(world.mirror.status().get().members[1], MemberState::Syncing);
+        }
+        world.submit(Operation::Read, 20, 0);
+        assert_eq!(world.disks[0].end(read, Some(VolumeError::Io)), 1);
+        assert_eq!(world.mirror.poll().map(|done| done.result), Some(Err(VolumeError::Io)));
+        assert!(!world.disks[1].waits(read));
+    }
+}
+
+/// A member answers a read when it is left out: what it says is from before a write that it has missed.
+#[test]
+fn what_a_member_says_that_was_left_out_meanwhile_is_not_believed() {
+    let mut world = World::new();
+    world.writes_won_by(1, 16);
+    world.submit(Operation::Read, 3, 0);
+    assert_eq!(world.asked(), [false, true]);
+    world.drop_second(20, 0xbb);
+    assert_eq!(world.mirror.poll(), None);
+    world.disks[0].end(own, None);
+    assert_eq!(world.mirror.poll().map(|done| done.result), Some(Ok(())), "the write");
+    assert_eq!(world.disks[1].end(read, None), 1);
+    assert_eq!(world.mirror.poll(), None);
+    assert_eq!(world.asked(), [true, false]);
+    assert_eq!(world.run(), [Ok(())]);
+}
+
+/// A read does not overtake a write that waits for a copy; others do.
+#[test]
+fn requests_that_meet_stay_in_order() {
+    let mut world = World::new();
+    world.drop_second(8, 0xaa);
+    assert_eq!(world.run(), [Ok(())]);
+    world.tend();
+    for _ in 0..10 {
+        world.disks[0].end(any, None);
+        world.disks[1].end(|request| !data(request), None);
+        assert_eq!(world.mirror.poll(), None);
+    }
+    assert!(world.disks[1].waits(data), "the region is being copied");
+    world.write(9, 0xbb);
+    world.log();
+    world.submit(Operation::Read, 9, 0xbb);
+    assert_eq!(world.asked(), [false, false], "behind the write");
+    world.submit(Operation::Read, 10, 0xbb);
+    world.submit(Operation::Read, 10, 0xbb);
+    let sectors = |disk: &Disk, sector| {
+        disk.0.borrow().queue.iter().filter(|r| read(r) && r.sector == RESERVED + sector).count()
+    };
+    assert_eq!([9, 10].map(|sector| sectors(&world.disks[0], sector)), [0, 2]);
+    assert_eq!(world.run().len(), 4);
+    world.settle();
+    assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
+}
+
+/// Regions that a record marks which is on its way need no other.
+#[test]
+fn writes_at_once_are_marked_at_once() {
+    for (sectors, records) in [([3, 4, 5], 1), ([3, 12, 13], 2), ([3, 12, 20], 2)] {
+        netsim::label!(sectors);
+        let mut world = World::new();
+        let before = world.mirror.log.durable;
+        sectors.iter().for_each(|&sector| world.write(sector, 0xaa));
+        world.log();
+        assert_eq!(world.mirror.log.durable - before, records);
+        assert!(world.disks.iter().all(|disk| disk.waits(data)));
+        assert_eq!(world.run(), [Ok(()); 3]);
+    }
+}
+
+/// A member that is blank gets a record only when that of the other says that it is left out: else both would be
+/// taken for equal after a power cut.
+#[test]
+fn a_blank_member_gets_its_record_after_the_other() {
+    let mut world = World::new();
+    world.drop_second(3, 0xaa);
+    assert_eq!(world.run(), [Ok(())]);
+    {
+        let plan = &mut *world.disks[1].0.borrow_mut();
+        plan.cache.fill(0);
+        plan.durable.fill(0);
+    }
+    world.tend();
+    for _ in 0..5 {
+        world.disks.iter().for_each(|disk| _ = disk.end(|request| !own(request), None));
+        assert_eq!(world.mirror.poll(), None);
+    }
+    assert_eq!(world.disks.each_ref().map(|disk| disk.waits(own)), [true, false]);
+    world.disks[0].end(own, None);
+    assert_eq!(world.mirror.poll(), None);
+    assert!(world.disks[0].record().alone && world.disks[0].record().dirty.count() == 4);
+    assert!(world.disks[1].waits(own));
+    world.settle();
+    assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
+}
+
+/// Whichever member was the source before.
+#[test]
+fn a_write_that_both_fail_makes_one_the_source() {
+    for source in 0..2 {
+        netsim::label!(source);
+        let mut world = World::new();
+        if source == 1 {
+            // The first one is left out for a while.
+            world.write(3, 0xaa);
+            world.log();
+            assert_eq!(world.disks[0].end(data, Some(VolumeError::Io)), 1);
+            assert_eq!(world.run(), [Ok(())]);
+            world.settle();
+        }
+        assert_eq!(world.mirror.source, source);
+        world.write(20, 0xbb);
+        world.log();
+        for disk in &world.disks {
+            assert_eq!(disk.end(data, Some(VolumeError::Io)), 1);
+        }
+        assert_eq!(world.mirror.poll().map(|done| done.result), Some(Err(VolumeError::Io)));
+        let members = world.mirror.status().get().members;
+        assert_eq!((members[source], members[1 - source]), (MemberState::InSync, MemberState::Out));
+        world.settle();
+        assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
+    }
+}
+
+/// A volume that has a shape, and nothing else.
+struct Shaped(Geometry);
+
+impl Volume for Shaped {
+    fn geometry(&self) -> Geometry {
+        self.0
+    }
+    fn submit(&mut self, _: &Request) -> Result<Submitted, VolumeError> {
+        Err(VolumeError::Io)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        None
+    }
+}
+
+/// What both members can do; one that is not there has no say.
+#[test]
+fn a_mirror_can_do_what_its_members_can() {
+    let one = Geometry {
+        sectors: 1000,
+        logical_block: 512,
+        physical_block: 4096,
+        max_transfer: 1 << 20,
+        max_discard_sectors: 8,
+        discard_granularity: 512,
+        max_write_zeroes_sectors: 8,
+        features: Features::DISCARD | Features::WRITE_ZEROES,
+    };
+    let other = Geometry {
+        logical_block: 4096,
+        physical_block: 8192,
+        max_transfer: 1 << 16,
+        discard_granularity: 4096,
+        features: Features::VOLATILE_CACHE,
+        ..one
+    };
+    let gone = |of: Geometry| Geometry { sectors: 0, ..of };
+    let none = Features::empty();
+    for (what, members, blocks, most, granularity, features) in [
+        ("both", [one, other], (4096, 8192), 1 << 16, 512, Features::VOLATILE_CACHE),
+        (
+            "the other way round",
+            [other, one],
+            (4096, 8192),
+            1 << 16,
+            4096,
+            Features::VOLATILE_CACHE,
+        ),
+        ("two of a kind", [one, one], (512, 4096), 1 << 20, 512, none),
+        ("one of them", [one, gone(other)], (512, 4096), 1 << 20, 512, Features::VOLATILE_CACHE),
+        (
+            "the other of them",
+            [gone(one), other],
+            (4096, 8192),
+            1 << 16,
+            4096,
+            Features::VOLATILE_CACHE,
+        ),
+        ("none", [gone(one), gone(one)], (512, 512), 512, 512, none),
+    ] {
+        let mut arena = Arena::on_heap(1 << 20);
+        let memory = arena.alloc(Mirror::MEMORY, 4096).unwrap();
+        let members = members.map(|shape| Box::new(Shaped(shape)) as Box<dyn Volume>);
+        let geometry = Mirror::assemble(members, memory).geometry();
+        assert_eq!((geometry.logical_block, geometry.physical_block), blocks, "{what}");
+        assert_eq!((geometry.max_transfer, geometry.features), (most, features), "{what}");
+        assert_eq!(geometry.discard_granularity, granularity, "{what}");
+        assert_eq!((geometry.max_discard_sectors, geometry.max_write_zeroes_sectors), (0, 0));
+    }
+}
+
+/// Regions of large mirrors are larger than what is copied at once, and the last one is not whole.
+#[test]
+fn a_large_region_is_copied_in_parts() {
+    const SECTORS: u64 = 2 * 256 + 88;
+    let mut arena = Arena::on_heap(4 << 20);
+    let write = |volume: &mut RamVolume, sector, data| {
+        let operation = Operation::Write { durable: false };
+        let request = Request { tag: 0.into(), operation, sector, data };
+        assert!(matches!(volume.submit(&request), Ok(Submitted::Done)));
+    };
+    let shape = Shape { uuid: [7; 16], sectors: SECTORS, region_sectors: 256 };
+    let mut dirty = Bitmap::new();
+    dirty.set_all(0..3);
+    let data = arena.alloc(SECTORS as usize * 512, 4096).unwrap();
+    let bytes: Vec<u8> = (0..SECTORS as usize * 512).map(|at| (at / 512 * 7 + at) as u8).collect();
+    data.write(0, &bytes).unwrap();
+    let volumes = [(5, true), (4, false)].map(|(generation, alone)| {
+        let memory = arena.alloc((RESERVED + SECTORS) as usize * 512, 4096).unwrap();
+        let mut volume = RamVolume::new(memory, false);
+        let record = Superblock { shape, generation, alone, dirty: dirty.clone() }.emit();
+        let place = arena.alloc(record.len(), 4096).unwrap();
+        place.write(0, &record).unwrap();
+        for sector in [0, DISTANCE as u64 / 512] {
+            write(&mut volume, sector, place);
+        }
+        if alone {
+            write(&mut volume, RESERVED, data);
+        }
+        Box::new(volume) as Box<dyn Volume>
+    });
+    let memory = arena.alloc(Mirror::MEMORY, 4096).unwrap();
+    let mut mirror = Mirror::assemble(volumes, memory);
+    for second in 1..20 {
+        mirror.tend(Instant::ZERO + Duration::from_secs(second));
+        (0..10).for_each(|_| assert_eq!(mirror.poll(), None));
+    }
+    let status = mirror.status().get();
+    assert_eq!((status.members, status.copied), ([MemberState::InSync; 2], 3));
+    assert_eq!((status.regions, status.stale), (3, 0));
+    data.fill(0);
+    let read = Request { tag: 0.into(), operation: Operation::Read, sector: RESERVED, data };
+    match mirror.members[1].volume.submit(&read) {
+        Ok(Submitted::Lent(lent)) => {
+            let mut copy = alloc::vec![0; lent.len()];
+            lent.read(0, &mut copy).unwrap();
+            assert!(copy == bytes);
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,163 @@
+//! The device of a host: RoCE over its ports, or as if each port was a card of its own, which has a domain, keys and queue
+//! pairs of its own. RoCE checks that nobody uses a key of one card at the other.
+
+use core::net::IpAddr;
+use core::ops::{Deref, DerefMut};
+use drivers::hal::{Instant, Window};
+use rand_core::RngCore;
+use roce::Roce;
+use std::collections::HashMap;
+use verbs::*;
+
+/// What the ports of a host are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One device, which gives buffers their memory when they are written to.
+    OneDevice,
+    /// Cards, where buffers have memory from the beginning.
+    Cards,
+    /// Cards, of which the first gives buffers their memory when they are written to.
+    CardsOnDemand,
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct Cards {
+    roce: Roce,
+    kind: Kind,
+    /// The address of the second card, and its domain beside each of the first.
+    second: IpAddr,
+    beside: HashMap<u32, PdId>,
+    /// The registration behind so many is refused.
+    pub refuse: Option<usize>,
+}
+
+impl Cards {
+    pub fn new(roce: Roce, kind: Kind, second: IpAddr) -> Self {
+        Cards { roce, kind, second, beside: HashMap::new(), refuse: None }
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+}
+
+impl Deref for Cards {
+    type Target = Roce;
+    fn deref(&self) -> &Roce {
+        &self.roce
+    }
+}
+
+impl DerefMut for Cards {
+    fn deref_mut(&mut self) -> &mut Roce {
+        &mut self.roce
+    }
+}
+
+/// Verbs that are RoCE's.
+macro_rules! of_roce {
+    (
+        reads { $(fn $r:ident($($ra:ident: $rt:ty),*) -> $rr:ty;)* }
+        does { $(fn $d:ident($($da:ident: $dt:ty),*) -> $dr:ty;)* }
+    ) => {
+        $(fn $r(&self, $($ra: $rt),*) -> $rr {
+            Provider::$r(&self.roce, $($ra),*)
+        })*
+        $(fn $d(&mut self, $($da: $dt),*) -> $dr {
+            Provider::$d(&mut self.roce, $($da),*)
+        })*
+    };
+}
+
+type Done<T> = Result<T, VerbsError>;
+
+impl Provider for Cards {
+    fn alloc_pd(&mut self) -> Done<PdId> {
+        let pd = self.roce.alloc_pd()?;
+        if self.kind != Kind::OneDevice {
+            let beside = self.roce.alloc_pd()?;
+            self.beside.insert(pd.0, beside);
+        }
+        Ok(pd)
+    }
+
+    fn dealloc_pd(&mut self, pd: PdId) -> Done<()> {
+        if let Some(beside) = self.beside.remove(&pd.0) {
+            self.roce.dealloc_pd(beside)?;
+        }
+        self.roce.dealloc_pd(pd)
+    }
+
+    fn pd_on(&self, pd: PdId, local: IpAddr) -> PdId {
+        let beside = self.beside.get(&pd.0).filter(|_| local == self.second);
+        beside.copied().unwrap_or(pd)
+    }
+
+    fn register(
+        &mut self,
+        pd: PdId,
+        memory: Window,
+        access: Access,
+        rng: &mut dyn RngCore,
+    ) -> Done<Region> {
+        if let Some(left) = self.refuse {
+            self.refuse = left.checked_sub(1);
+            if left == 0 {
+                return Err(VerbsError::NoRoom);
+            }
+        }
+        self.roce.register(pd, memory, access, rng)
+    }
+
+    fn register_on_demand(
+        &mut self,
+        pd: PdId,
+        length: usize,
+        rng: &mut dyn RngCore,
+    ) -> Done<Region> {
+        match self.kind {
+            Kind::Cards => Err(VerbsError::Invalid),
+            Kind::OneDevice | Kind::CardsOnDemand => self.roce.register_on_demand(pd, length, rng),
+        }
+    }
+
+    of_roce! {
+        reads {
+            fn attributes() -> DeviceAttributes;
+            fn qp_number(qp: QpId) -> Done<u32>;
+            fn qp_state(qp: QpId) -> Done<QpState>;
+            fn failed_by_itself(qp: QpId) -> bool;
+            fn poll_timeout() -> Option<Instant>;
+            fn odp_pool() -> usize;
+            fn on_demand_memory(region: MrId) -> Option<(Window, u64)>;
+        }
+        does {
+            fn rotate_key(region: MrId, rng: &mut dyn RngCore) -> Done<u32>;
+            fn remap(region: MrId, memory: Window, rng: &mut dyn RngCore) -> Done<Region>;
+            fn revoke_key(region: MrId) -> Done<()>;
+            fn deregister(region: MrId) -> Done<()>;
+            fn register_chunks(pd: PdId, count: u16, size: u32, memory: Option<Window>, rng: &mut dyn RngCore) -> Done<ChunkedRegion>;
+            fn chunk_key(region: MrId, chunk: u16) -> Done<u32>;
+            fn rotate_chunk_key(region: MrId, chunk: u16, request: KeyRequest, rng: &mut dyn RngCore) -> Done<KeyChange<u32>>;
+            fn create_cq(depth: u32) -> Done<CqId>;
+            fn destroy_cq(cq: CqId) -> Done<()>;
+            fn poll_cq(cq: CqId) -> Option<Completion>;
+            fn watch_cq(cq: CqId, number: u32) -> ();
+            fn next_watched() -> Option<u32>;
+            fn create_qp(init: &QpInit, rng: &mut dyn RngCore) -> Done<QpId>;
+            fn ready_to_receive(qp: QpId, peer: &ReadyToReceive) -> Done<()>;
+            fn ready_to_send(qp: QpId, to: &ReadyToSend) -> Done<()>;
+            fn fail_qp(qp: QpId) -> Done<()>;
+            fn destroy_qp(qp: QpId) -> Done<()>;
+            fn post_send(qp: QpId, request: &SendRequest<'_>) -> Done<()>;
+            fn post_recv(qp: QpId, request: &RecvRequest<'_>) -> Done<()>;
+            fn coalesce_acks(qp: QpId) -> ();
+            fn writes_precede_send(qp: QpId) -> ();
+            fn poll_event() -> Option<AsyncEvent>;
+            fn handle_timeout(now: Instant) -> ();
+            fn add_to_odp_pool(memory: Window) -> ();
+            fn take_on_demand_memory(region: MrId) -> Option<Window>;
+        }
+    }
+}

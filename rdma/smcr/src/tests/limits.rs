@@ -1,0 +1,202 @@
+//! How much there may be: sockets, link groups, buffers in stock; and who makes room for whom.
+
+use super::hostile::proposal;
+use crate::engine::{Config, Ready, Role, SocketId};
+use crate::testing::{World, config, ip, pattern};
+use crate::wire::{Decline, Reason};
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use std::vec::Vec;
+use verbs::Provider;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn no_more_sockets_than_are_allowed() {
+    let two = || Config { max_sockets: 2, ..config() };
+    let mut w = World::with(51, [two(), two()]);
+    let ends = [ip(0, 0), ip(1, 0)];
+    let open = |w: &mut World, owner| {
+        w.with_engine(0, |engine, ctx, _| engine.open(Role::Server, ends, owner, ctx))
+    };
+    let ids = [open(&mut w, 70).unwrap(), open(&mut w, 71).unwrap()];
+    assert_eq!(open(&mut w, 72), None);
+    assert_eq!(ids.map(|id| w.hosts[0].engine.owner(id)), [Some(70), Some(71)]);
+    w.close(0, ids[0]);
+    let next = open(&mut w, 73).expect("one has made room");
+    assert_ne!(next, ids[0], "the place is the same, the name another");
+    assert_eq!(w.hosts[0].engine.owner(ids[0]), None);
+    assert_eq!(w.hosts[0].engine.socket_status(ids[0]), None);
+    assert_eq!(w.hosts[0].engine.socket_status(next).map(|status| status.id), Some(next));
+}
+
+/// A Proposal comes from a host that has no other connection.
+fn stranger(w: &mut World, last: u8) -> SocketId {
+    let ends = [ip(0, 0), Ipv4Addr::new(10, 0, 0, last).into()];
+    let id = w.with_engine(0, |engine, ctx, _| engine.open(Role::Server, ends, 0, ctx)).unwrap();
+    w.hear(0, id, &proposal());
+    id
+}
+
+fn declined(w: &mut World, id: SocketId) -> Option<Reason> {
+    Decline::parse(&w.say(0, id)).ok().map(|decline| decline.reason)
+}
+
+#[test]
+fn a_group_that_is_used_makes_no_room() {
+    let one = || Config { max_groups: 1, ..config() };
+    let mut w = World::with(52, [one(), one()]);
+    let ids = w.established();
+    let id = stranger(&mut w, 99);
+    assert_eq!(declined(&mut w, id), Some(Reason::MEMORY));
+    assert_eq!(w.hosts[0].engine.counts(), [2, 1, 1]);
+    w.transfer(1, ids, &pattern(5000, 1), 1000);
+}
+
+#[test]
+fn the_group_that_was_idle_for_longest_makes_room() {
+    let two = || Config { max_groups: 2, ..config() };
+    let mut w = World::with(53, [two(), two()]);
+    let ids = w.established();
+    let at = w.connect_from(0);
+    w.wait(SECOND);
+    let others = w.tcp[at].ends.map(Option::unwrap);
+    // The first one ends last.
+    for ids in [others, ids] {
+        (0..2).for_each(|n| w.close(n, ids[n]));
+        w.wait(SECOND);
+    }
+    assert_eq!(w.hosts[0].engine.groups().count(), 2);
+    let id = stranger(&mut w, 99);
+    assert_eq!(declined(&mut w, id), None, "an Accept");
+    let groups: Vec<_> = w.hosts[0].engine.groups().map(|group| (group.role, group.id)).collect();
+    assert_eq!(groups.len(), 2);
+    assert!(groups.contains(&(Role::Server, 1)), "{groups:?}");
+    // Its peer finds out.
+    w.hosts[0].engine.counters();
+    let ids = w.established();
+    w.transfer(1, ids, &pattern(5000, 1), 1000);
+}
+
+/// Whoever proposes and says no more keeps others out for a second.
+#[test]
+fn a_first_contact_that_does_not_go_on_makes_room() {
+    for (pause, makes_room) in [(SECOND / 2, false), (SECOND, true)] {
+        netsim::label!(pause);
+        let one = || Config { max_groups: 1, ..config() };
+        let mut w = World::with(54, [one(), one()]);
+        let stalled = stranger(&mut w, 98);
+        assert_eq!(declined(&mut w, stalled), None, "an Accept");
+        w.wait(pause);
+        let next = stranger(&mut w, 99);
+        let expected =
+            [makes_room.then_some(Reason::MEMORY), (!makes_room).then_some(Reason::MEMORY)];
+        assert_eq!([stalled, next].map(|id| declined(&mut w, id)), expected);
+        assert_eq!(w.hosts[0].engine.groups().count(), 1);
+    }
+}
+
+/// A host with which there is nothing any more is forgotten, and a group has its place to itself.
+#[test]
+fn nothing_is_kept_of_hosts_that_are_gone() {
+    let mut w = World::new(55);
+    let ids = w.established();
+    assert_eq!(w.hosts.each_ref().map(|host| host.engine.hosts_known()), [1, 1]);
+    for last in 90..99 {
+        let id = stranger(&mut w, last);
+        // It is held behind the first.
+        let held = stranger(&mut w, last);
+        assert_eq!(w.hosts[0].engine.hosts_known(), 2, "{last}");
+        w.close(0, id);
+        w.close(0, held);
+        assert_eq!(w.hosts[0].engine.hosts_known(), 1, "{last}");
+    }
+    (0..2).for_each(|n| w.close(n, ids[n]));
+    w.wait(700 * SECOND);
+    assert_eq!(w.hosts.each_ref().map(|host| host.engine.counts()), [[0; 3]; 2]);
+    assert_eq!(w.hosts.each_ref().map(|host| host.engine.hosts_known()), [0, 0]);
+}
+
+/// The stock is a mebibyte, at least 4 and at most 16 buffers; what is given back beyond that is free for others.
+#[test]
+fn receive_buffers_are_in_stock() {
+    for (rmb_size, stock) in [(0, 16), (2, 16), (3, 8), (4, 4), (6, 4)] {
+        netsim::label!(rmb_size);
+        let sized = || Config { rmb_size, ..config() };
+        let mut w = World::with(56, [sized(), sized()]);
+        let size = 16u64 << 10 << rmb_size;
+        let before = w.hosts[0].arena.available();
+        let ids = w.established();
+        assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock);
+        w.transfer(1, ids, b"takes one", 100);
+        assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock, "another in its place");
+        assert_eq!(w.hosts[0].engine.kept(&w.hosts[0].roce), stock * size);
+        w.wait(SECOND / 10);
+        // The client has a send buffer to spare.
+        let kept = w.hosts[1].engine.kept(&w.hosts[1].roce);
+        assert_eq!(kept, stock * size + (16 << 10));
+        w.wait(10 * SECOND);
+        assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock);
+        // One that is in use when its connection ends.
+        w.transfer(1, ids, b"takes one", 100);
+        (0..2).for_each(|n| w.close(n, ids[n]));
+        w.wait(SECOND);
+        assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock);
+        w.wait(700 * SECOND);
+        assert_eq!(w.hosts[0].arena.available() as u64, before as u64 - stock * size);
+    }
+}
+
+#[test]
+fn so_many_send_buffers_are_kept() {
+    for most in [0, 1, 2] {
+        let settings = || Config { spare_buffers: most, ..config() };
+        let mut w = World::with(57, [settings(), settings()]);
+        let all: Vec<_> = (0..3).map(|_| w.established()).collect();
+        all.iter().for_each(|ids| assert_eq!(w.send(1, ids[1], b"each has one"), 12));
+        w.wait(SECOND);
+        let stock = w.hosts[1].roce.odp_pool() as u64 * (16 << 10);
+        let kept = w.hosts[1].engine.kept(&w.hosts[1].roce) - stock;
+        assert_eq!(kept, most as u64 * (16 << 10), "{most}");
+    }
+}
+
+/// Buffers out of which everything was read go, however many others are in the list before them.
+#[test]
+fn buffers_of_silent_connections_go_behind_many_that_do_not() {
+    let mut w = World::new(58);
+    let all: Vec<_> = (0..70).map(|_| w.established()).collect();
+    for ids in &all {
+        assert_eq!(w.send(1, ids[1], b"said"), 4);
+        w.wait(SECOND / 1000);
+    }
+    let free = w.free(0);
+    for ids in &all[64..] {
+        assert_eq!(w.recv(0, ids[0]), b"said");
+    }
+    w.wait(10 * SECOND);
+    assert_eq!(w.free(0), free + 6 * (16 << 10));
+    for ids in &all[..64] {
+        assert_eq!(w.recv(0, ids[0]), b"said");
+    }
+    w.wait(10 * SECOND);
+    assert_eq!(w.free(0), free + 70 * (16 << 10));
+    assert!(w.hosts[0].engine.poll_timeout() > Some(w.network.now), "nobody looks for more");
+    // They come back when they are needed.
+    for &ids in &all {
+        w.transfer(1, ids, b"and again", 100);
+    }
+}
+
+/// What a peer has written and not told of yet is not lost, however long that takes.
+#[test]
+fn a_buffer_that_was_written_to_stays() {
+    let mut w = World::new(59);
+    let [server, client] = w.established();
+    w.transfer(1, [server, client], b"first", 100);
+    let free = w.free(0);
+    super::hostile::write(&mut w, client, b"second");
+    w.wait(10 * SECOND);
+    assert_eq!(w.free(0), free, "it stays");
+    assert!(!w.was_told(0, server, Ready::ABORTED));
+}

@@ -1,0 +1,283 @@
+//! How long each side waits for what, to the moment: a handshake's messages, answers over RoCE, silent links, groups
+//! without connections.
+
+use crate::engine::{Config, Ready, SocketId};
+use crate::testing::{Fate, Valve, World, config, pattern};
+use crate::wire::llc::{Body, DeleteReason};
+use crate::wire::{Decline, Reason};
+use core::time::Duration;
+use std::vec::Vec;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+in_both_versions! {
+    a_message_that_does_not_come_is_waited_for
+    a_busy_server_is_waited_for
+    a_key_that_is_not_answered_is_no_key
+    an_answer_that_is_late_is_one
+    a_mute_link_is_waited_for
+    a_silent_link_is_tested
+    an_unused_group_ends_in_order
+    a_link_that_is_not_confirmed_is_given_up
+    the_end_of_a_machine_is_no_order
+}
+
+/// When the first of these is told to a socket, and which; None if none is within a minute and a half.
+fn told(w: &mut World, n: usize, id: SocketId) -> Option<(Duration, Ready)> {
+    let begun = w.network.now;
+    let ends = Ready::FAILED | Ready::FALLBACK;
+    let is = |w: &World| w.hosts[n].told.get(&id).map_or(Ready::empty(), |told| *told & ends);
+    let came = w.run(90 * SECOND, |w| !is(w).is_empty());
+    came.then(|| (w.network.now.since(begun), is(w)))
+}
+
+/// A world of one link, with a group if `again`, in which nobody's connections are left.
+fn world(version: u8, again: bool) -> World {
+    let mut w = World::of_version(version, 71, [config(), config()], [1, 1]);
+    if again {
+        let ids = w.established();
+        w.transfer(1, ids, &pattern(1000, 1), 1000);
+        (0..2).for_each(|n| w.close(n, ids[n]));
+        w.wait(SECOND);
+    }
+    w
+}
+
+fn a_message_that_does_not_come_is_waited_for(version: u8) {
+    for (what, again, seconds) in [
+        ("Proposal", false, 6),
+        ("Accept", false, 7),
+        ("Confirm", false, 6),
+        // Linux waits for its turn to tell of its buffer before.
+        ("Confirm", true, 25),
+    ] {
+        netsim::label!(version, what, again);
+        let mut w = world(version, again);
+        let failed = w.hosts.each_ref().map(|host| host.engine.counters().failed);
+        let (n, id) = match what {
+            "Proposal" => (0, w.by_hand(1)[0]),
+            "Accept" => (1, w.by_hand(1)[1]),
+            _ => {
+                let ids = w.by_hand(1);
+                let proposal = w.say(1, ids[1]);
+                w.hear(0, ids[0], &proposal[..]);
+                (0, ids[0])
+            }
+        };
+        let (took, how) = told(&mut w, n, id).unwrap();
+        assert_eq!(how, Ready::FAILED);
+        let expected = Duration::from_secs(seconds);
+        // A quarter of a second goes by while it hears.
+        let early = if what == "Confirm" { SECOND / 4 } else { Duration::ZERO };
+        assert!((expected - early..=expected + SECOND / 50).contains(&took), "{took:?}");
+        assert_eq!(w.hosts[n].engine.counters().failed, failed[n] + 1);
+    }
+}
+
+/// Linux as server makes one handshake after another: who has a group with it may have to wait.
+fn a_busy_server_is_waited_for(version: u8) {
+    let mut w = world(version, true);
+    let id = w.by_hand(1)[1];
+    assert_eq!(told(&mut w, 1, id), Some((20 * SECOND, Ready::FAILED)));
+    // In the group the other way round it is the client.
+    let id = w.by_hand(0)[0];
+    assert_eq!(told(&mut w, 0, id), Some((7 * SECOND, Ready::FAILED)));
+}
+
+/// A server whose client does not answer that it knows a buffer's key does not say Accept.
+fn a_key_that_is_not_answered_is_no_key(version: u8) {
+    let two = || Config { max_links: 2, ..config() };
+    let mut w = World::of_version(version, 72, [two(), two()], [2, 2]);
+    let first = w.established();
+    w.wait(SECOND);
+    w.mute(true);
+    let ids = w.by_hand(1);
+    let proposal = w.say(1, ids[1]);
+    let begun = w.network.now;
+    w.hear(0, ids[0], &proposal);
+    // Meanwhile the links are lost, too, which takes as long at least.
+    let (took, how) = told(&mut w, 0, ids[0]).unwrap();
+    let took = took + (w.network.now.since(begun) - took);
+    assert_eq!(how, Ready::FALLBACK);
+    assert!((4 * SECOND..5 * SECOND).contains(&took), "{took:?}");
+    let decline = Decline::parse(&w.say(0, ids[0])).unwrap();
+    assert!([Reason::REGISTER_BUFFER, Reason::NO_ACTIVE_LINK].contains(&decline.reason));
+    assert!(!w.was_told(0, first[0], Ready::FALLBACK));
+}
+
+/// The answer to one key comes when the next is being told already.
+fn an_answer_that_is_late_is_one(version: u8) {
+    if version > 1 {
+        // Keys are told where there are two links, which would be lost.
+        return;
+    }
+    let mut w = world(1, false);
+    w.established();
+    w.wait(SECOND);
+    w.network.mute(1, true);
+    let all: Vec<_> = (0..2).map(|_| w.connect_from(1)).collect();
+    w.wait(5 * SECOND / 2);
+    w.network.heal();
+    let up = |w: &World, at: usize| {
+        (0..2).all(|n| w.was_told(n, w.tcp[at].ends[n].unwrap(), Ready::ESTABLISHED))
+    };
+    assert!(w.run(3 * SECOND / 2, |w| all.iter().all(|&at| up(w, at))));
+    assert!(w.hosts.iter().all(|host| host.engine.counters().fallbacks.is_empty()));
+}
+
+/// From the first packet over RoCE on nothing is heard, by one side or by both.
+fn a_mute_link_is_waited_for(version: u8) {
+    let second = |millis| Duration::from_millis(millis);
+    for (what, mute, lost, n, expected, how) in [
+        ("the server's patience", [true, true], false, 0, second(2500), Ready::FALLBACK),
+        ("the client hears of it", [true, true], false, 1, second(2500), Ready::FALLBACK),
+        ("the client's patience", [true, true], true, 1, second(8000), Ready::FALLBACK),
+        ("the client has answered", [false, true], true, 1, second(7000), Ready::FAILED),
+    ] {
+        netsim::label!(version, what);
+        let mut w = World::of_version(version, 73, [config(), config()], [1, 1]);
+        (0..2).filter(|&n| mute[n]).for_each(|n| w.network.mute(n, true));
+        let at = w.connect_from(1);
+        if lost {
+            // All that the server says behind its Accept.
+            let (what, late) = (Fate::Lost, Vec::new());
+            w.tcp[at].valve = Some(Valve { to: 1, at: 1, what, seen: 0, late });
+        }
+        let id = w.tcp[at].ends[n].unwrap();
+        let (took, came) = told(&mut w, n, id).unwrap();
+        assert_eq!(came, how);
+        // The way to the peer is asked for first.
+        assert!((expected..expected + SECOND / 20).contains(&took), "{took:?}");
+        let reason = (how == Ready::FALLBACK).then_some(Reason::TIMEOUT_CONFIRM_LINK);
+        assert_eq!(w.hosts[n].engine.fallback(id), reason);
+        w.wait(40 * SECOND);
+        assert_eq!(w.hosts[n].engine.groups().count(), 0);
+    }
+}
+
+/// After 30 s without a word; it is lost if nothing is heard within 2 s.
+fn a_silent_link_is_tested(version: u8) {
+    let mut w = world(version, false);
+    let ids = w.established();
+    let begun = w.network.now;
+    w.listen();
+    w.wait(95 * SECOND);
+    let tests = |w: &mut World| {
+        let heard = w.llc_heard();
+        let test = |n, answer| {
+            let is = |llc: &crate::wire::llc::Llc| matches!(llc.body, Body::TestLink { .. });
+            heard
+                .iter()
+                .filter(|(from, llc)| *from == n && llc.response == answer && is(llc))
+                .count()
+        };
+        [0, 1].map(|n| (test(n, false), test(1 - n, true)))
+    };
+    let told = tests(&mut w);
+    for (asked, answered) in told {
+        assert_eq!(asked, answered);
+    }
+    let asked = told[0].0 + told[1].0;
+    assert!((3..=6).contains(&asked), "{told:?}");
+    // Who is heard is not asked.
+    for n in 0..10 {
+        w.wait(10 * SECOND);
+        w.transfer(1, ids, &pattern(100, n), 100);
+        w.transfer(0, ids, &pattern(100, n), 100);
+    }
+    assert_eq!(tests(&mut w), [(0, 0); 2]);
+    w.wait(SECOND);
+    w.mute(true);
+    let muted = w.network.now;
+    assert!(w.run(60 * SECOND, |w| w.was_told(0, ids[0], Ready::ABORTED)));
+    let took = w.network.now.since(muted);
+    assert!((30 * SECOND..33 * SECOND).contains(&took), "{took:?} {:?}", muted.since(begun));
+}
+
+fn ended(w: &mut World) -> Vec<(usize, bool, DeleteReason)> {
+    let heard = w.llc_heard().into_iter();
+    let ended = heard.filter_map(|(n, llc)| match llc.body {
+        Body::DeleteLink { all: true, orderly, reason, .. } => Some((n, orderly, reason)),
+        _ => None,
+    });
+    ended.collect()
+}
+
+/// As server after 600 s, as client after 610 s; the other side is told that nothing is lost.
+fn an_unused_group_ends_in_order(version: u8) {
+    for (server, client, n, after) in
+        [(600, 610, 0, 600), (700, 610, 1, 610), (3, 610, 0, 3), (700, 3, 1, 3)]
+    {
+        netsim::label!(version, after, n);
+        let keep = (Duration::from_secs(server), Duration::from_secs(client));
+        let settings = || Config { keep, ..config() };
+        let mut w = World::of_version(version, 74, [settings(), settings()], [1, 1]);
+        let ids = w.established();
+        w.wait(SECOND);
+        (0..2).for_each(|n| w.close(n, ids[n]));
+        let begun = w.network.now;
+        w.listen();
+        let active = |w: &World, n: usize| w.hosts[n].engine.groups().any(|group| group.active);
+        assert!(w.run(800 * SECOND, |w| !active(w, n)));
+        let took = w.network.now.since(begun);
+        let expected = Duration::from_secs(after);
+        assert!((expected..expected + SECOND / 100).contains(&took), "{took:?}");
+        // It acknowledges what the peer says for a quarter of a second.
+        w.wait(SECOND / 5);
+        assert_eq!(w.hosts.each_ref().map(|host| host.engine.groups().count()), [1, 1]);
+        w.wait(SECOND / 10);
+        assert_eq!(w.hosts.each_ref().map(|host| host.engine.groups().count()), [0, 0]);
+        assert_eq!(ended(&mut w)[0], (n, true, DeleteReason::PROGRAM));
+    }
+}
+
+fn the_end_of_a_machine_is_no_order(version: u8) {
+    for used in [true, false] {
+        netsim::label!(version, used);
+        let mut w = world(version, !used);
+        if used {
+            w.established();
+        }
+        w.listen();
+        w.with_engine(0, |engine, ctx, _| engine.shut_down(ctx));
+        w.wait(SECOND);
+        assert_eq!(ended(&mut w)[0], (0, false, DeleteReason::OPERATOR));
+    }
+}
+
+/// A neighbour's address is asked for in ever longer pauses, and given up before the other side's patience ends.
+#[test]
+fn a_neighbour_that_does_not_answer_is_no_way() {
+    for n in 0..2 {
+        netsim::label!(n);
+        let mut w = world(2, false);
+        w.hosts[n].way.silent = true;
+        let at = w.connect_from(1);
+        let id = w.tcp[at].ends[n].unwrap();
+        // The client holds its message once the server has found its way.
+        let expected = 5 * SECOND + n as u32 * SECOND / 200;
+        assert_eq!(told(&mut w, n, id), Some((expected, Ready::FALLBACK)));
+        assert_eq!(w.hosts[n].engine.fallback(id), Some(Reason::NO_ROUTE));
+        let asked = w.hosts[n].way.asked;
+        assert!((30..=45).contains(&asked), "{asked} times");
+        w.wait(SECOND);
+        assert_eq!(w.hosts[n].engine.groups().count(), 0);
+    }
+}
+
+/// A client that has taken a server's offer, and hears no more of it.
+fn a_link_that_is_not_confirmed_is_given_up(version: u8) {
+    let two = || Config { max_links: 2, ..config() };
+    let mut w = World::of_version(version, 75, [two(), two()], [2, 2]);
+    w.hosts[1].engine.deaf = true;
+    w.network.set_up(netsim::Place { node: 0, port: 1 }, false);
+    let ids = w.established();
+    let links = |w: &World| w.hosts[1].engine.links().count();
+    assert!(w.run(SECOND, |w| links(w) == 2));
+    let begun = w.network.now;
+    assert!(w.run(20 * SECOND, |w| links(w) == 1));
+    let took = w.network.now.since(begun);
+    assert!((8 * SECOND..8 * SECOND + SECOND / 10).contains(&took), "{took:?}");
+    assert_eq!(w.hosts[1].engine.counters().links_failed, 0, "it has never been one");
+    w.transfer(1, ids, &pattern(5000, 1), 1000);
+}
