@@ -1,6 +1,8 @@
 //! Families of protocols and tools that an image may be built without (`./isthmus build --without smc`): what holds the
 //! parts of each, a `Box` or nothing ([`drivers::hal::Hold`]).
 
+pub(crate) use management::missing;
+
 macro_rules! family {
     ($(#[$doc:meta])* $name:ident, $has:ident, $feature:literal) => {
         /// Whether the image has it.
@@ -33,9 +35,4 @@ family! {
 family! {
     /// Measuring: servers of rping, perftest and qperf, the console's `rping`, `ntb measure` and `remote read`.
     OfMeasure, MEASURE, "measure"
-}
-
-/// What is said where the configuration or the operator wants a part that the image has not.
-pub(crate) fn missing(family: &str) -> String {
-    format!("this image was built without {family}: build it without `--without {family}`")
 }

@@ -70,12 +70,26 @@ impl OpenedPort {
         }
     }
 
+    /// Whether its device does RoCE as well.
+    pub fn is_verbs(&self) -> bool {
+        !matches!(self, OpenedPort::Plain(_))
+    }
+
     /// The port, to look at.
     pub fn port(&self) -> &dyn Port {
         match self {
             OpenedPort::Plain(port) => &**port,
             #[cfg(feature = "mlx5")]
             OpenedPort::Verbs(port) => &**port,
+        }
+    }
+
+    /// The port, before work begins.
+    pub fn port_mut(&mut self) -> &mut dyn Port {
+        match self {
+            OpenedPort::Plain(port) => &mut **port,
+            #[cfg(feature = "mlx5")]
+            OpenedPort::Verbs(port) => &mut **port,
         }
     }
 }

@@ -3,34 +3,30 @@
 
 mod device;
 mod engines;
-pub(super) mod ntb_perf;
+pub(super) mod orders;
 mod tcp;
 mod told;
 mod transport;
 
 use super::loop_waker::LoopWaker;
 use super::network::Network;
-use super::plane::DataPlane;
-use super::ports::{Addresses, PortSlot};
+use super::ports::PortSlot;
 use super::punt::{self, PuntQueue};
-use super::service::{Service, Surroundings};
-use super::state::State;
-use super::unclaimed_devices::UnclaimedDevice;
 use crate::config::{Config, Ntb, NtbProtocol};
 use crate::families::{self, NTB, OfMeasure, OfNtb};
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
-pub(super) use device::Hardware;
 use device::{Device, Place};
 use drivers::device::Device as FoundDevice;
 use drivers::hal::{Hold, Instant, Platform, Window};
 pub(super) use engines::Engines;
+use management::UnclaimedDevice;
+use management::status::Addresses;
 use ntrdma::{self, Layout, Ntrdma};
 use perf_responders::ntb_perf::NtbPerf;
 use provider_set::ProviderSet;
 use rand_core::RngCore;
 use tcp::Tcp;
-pub(super) use told::{BridgeTold, BridgesTold, LoopBridges, report};
 pub(super) use transport::{TransportEthernet, TransportPort};
 
 /// How often the log is told of what a peer does wrong at most.
@@ -364,52 +360,4 @@ fn place(bridges: &[OfNtb<Bridge>], name: Option<&str>) -> Result<usize, String>
         }
         _ => "there is no bridge".into(),
     })
-}
-
-/// Takes the link down at the operator's word; requests under way wait until it is back.
-#[cold]
-pub(super) fn reset(state: &mut State, words: &[&str]) -> Result<(), String> {
-    let name = match words {
-        [] => None,
-        [name] => Some(*name),
-        _ => return Err("accepted: the name of one bridge".into()),
-    };
-    let found = place(&state.plane.bridges, name).map(|place| state.plane.reset_bridge(place));
-    let is_up = match (found, state.bridge_elsewhere(name)) {
-        (Ok(reset), _) => reset,
-        (Err(why), None) => return Err(why),
-        (Err(_), Some((worker, place, is_up))) => {
-            let order = move |plane: &mut DataPlane| _ = plane.reset_bridge(place);
-            if is_up && !state.workers[worker].tell(order) {
-                return Err("its core is busy: try again".into());
-            }
-            is_up
-        }
-    };
-    is_up.then_some(()).ok_or_else(|| "the link is not up".into())
-}
-
-impl DataPlane {
-    /// Takes the link of the bridge at a place down; false if it is not up.
-    #[cold]
-    fn reset_bridge(&mut self, place: usize) -> bool {
-        let rdma_stack = self.rdma_stack.as_mut();
-        let ntrdma = rdma_stack.and_then(|stack| stack.providers.ntrdma_mut(place));
-        ntrdma.is_some_and(Ntrdma::reset_link)
-    }
-}
-
-/// What carries the bytes of a bridge over TCP, as a service.
-pub(super) struct TcpCarrier;
-
-impl Service for TcpCarrier {
-    fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
-        let Surroundings { networks, plane, now, .. } = around;
-        plane.bridges.iter_mut().map(|bridge| bridge.poll_tcp(networks, *now)).sum()
-    }
-
-    fn deadline(&self, _: &DataPlane) -> Option<Instant> {
-        // The bridge's own is the data plane's.
-        None
-    }
 }

@@ -1,7 +1,9 @@
 //! Cards that do RoCE themselves: how they are opened, and who is to be asked for the hardware addresses of their peers.
 
 use super::network::Network;
-use super::state::State;
+use super::ports::PortSlot;
+use super::rdma_stack::RdmaStack;
+use super::worker::Worker;
 use crate::config::{Config, Net, RoceBy};
 #[cfg(feature = "mlx5")]
 use connectx::{ConnectX, Error, Function};
@@ -11,6 +13,7 @@ use drivers::device::OpenedPort;
 #[cfg(feature = "mlx5")]
 use drivers::ethernet::mlx5::Mlx5Port;
 use drivers::hal::{Arena, Instant, Port};
+use management::status::CardReport;
 use net::Resolution;
 use provider_set::ProviderSet;
 use rand_core::RngCore;
@@ -20,9 +23,10 @@ const MOST_WANTED: usize = 64;
 /// How long a host may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A port that was looked at: software does RoCE on it, or it is shared with a card that does.
+/// A port that was looked at: any loop can have it, which shares it with a card if its device may do RoCE; or the first loop
+/// shares it with one.
 pub(super) enum Looked {
-    Software(Box<dyn Port + Send>),
+    Free(OpenedPort),
     #[cfg_attr(not(feature = "mlx5"), expect(dead_code, reason = "no card is known"))]
     Hardware(Box<dyn Port>),
 }
@@ -43,7 +47,8 @@ pub(super) struct Cards {
 }
 
 impl Cards {
-    /// Looks at a port, which will be at `place` of the first loop's: RoCE is its card's to do if it can and may.
+    /// Looks at a port, which will be at `place` of the first loop's if that has it: RoCE is its card's to do if it can and
+    /// may.
     #[cfg_attr(not(feature = "mlx5"), expect(unused_variables, reason = "no card is known"))]
     pub fn look(
         &mut self,
@@ -56,7 +61,20 @@ impl Cards {
         let may = found.config.roce.enabled && net.roce != Some(RoceBy::Software);
         let port = match port {
             #[cfg(feature = "mlx5")]
-            OpenedPort::Verbs(port) if may => return self.open(*port, place, name, net, found),
+            OpenedPort::Verbs(port) if may && net.core.is_first_alone() => {
+                return Looked::Hardware(self.open(*port, place, name, net.roce, found));
+            }
+            #[cfg(feature = "mlx5")]
+            OpenedPort::Verbs(port) if may && net.core.all().len() == 1 => {
+                return Looked::Free(OpenedPort::Verbs(port));
+            }
+            #[cfg(feature = "mlx5")]
+            OpenedPort::Verbs(port) if may => {
+                log::warn!(
+                    "{name}: RoCE in software: in hardware it is for ports of one core, and not of several"
+                );
+                return Looked::Free(OpenedPort::Plain(port));
+            }
             other => other,
         };
         if may && net.roce == Some(RoceBy::Hardware) {
@@ -64,26 +82,42 @@ impl Cards {
                 "{name}: RoCE in software: its device does none, or this image cannot use it"
             );
         }
-        Looked::Software(port.plain())
+        Looked::Free(OpenedPort::Plain(port.plain()))
     }
 
+    /// What the loop that has a port, at `place` of its own, makes of it.
+    #[cfg_attr(not(feature = "mlx5"), expect(unused_variables, reason = "no card is known"))]
+    pub fn take(
+        &mut self,
+        port: OpenedPort,
+        place: usize,
+        name: &str,
+        roce: Option<RoceBy>,
+        found: &mut Found<'_>,
+    ) -> Box<dyn Port> {
+        match port {
+            #[cfg(feature = "mlx5")]
+            OpenedPort::Verbs(port) => self.open(*port, place, name, roce, found),
+            other => other.plain(),
+        }
+    }
+
+    /// The Ethernet port of a device whose card does RoCE, or else software.
     #[cfg(feature = "mlx5")]
     fn open(
         &mut self,
         port: Mlx5Port,
         place: usize,
         name: &str,
-        net: &Net,
+        roce: Option<RoceBy>,
         found: &mut Found<'_>,
-    ) -> Looked {
+    ) -> Box<dyn Port> {
         let most = ProviderSet::MOST_CARDS;
-        if !net.core.is_first_alone() {
-            log::warn!("{name}: RoCE in software: in hardware it is for ports of core 0 alone");
-            return Looked::Software(Box::new(port));
-        }
         if self.opened.len() == most {
-            log::warn!("{name}: RoCE in software: in hardware it is for {most} ports at most");
-            return Looked::Software(Box::new(port));
+            log::warn!(
+                "{name}: RoCE in software: in hardware it is for {most} ports of a core at most"
+            );
+            return Box::new(port);
         }
         let function = Function::new(port);
         let shared = Box::new(function.ethernet());
@@ -94,12 +128,12 @@ impl Cards {
                 self.opened.push((place, card));
             }
             // Nobody has asked for it.
-            Err(why @ Error::Lacks(_)) if net.roce.is_none() => {
+            Err(why @ Error::Lacks(_)) if roce.is_none() => {
                 log::info!("{name}: RoCE in software: {why}");
             }
             Err(why) => log::error!("{name}: RoCE in software: {why}"),
         }
-        Looked::Hardware(shared)
+        shared
     }
 
     /// Gives the cards to the provider, before anything was made there.
@@ -128,25 +162,45 @@ fn limits(config: &Config, arena: &Arena) -> connectx::Limits {
     }
 }
 
+/// What is told of the card of the port at a place, if it has one that does RoCE.
+#[cfg(feature = "mlx5")]
+pub(super) fn report(stack: &RdmaStack, place: usize) -> Option<CardReport> {
+    let card = stack.providers.card(place)?;
+    Some(CardReport {
+        is_active: card.is_active(),
+        queue_pairs: card.queue_pairs(),
+        connections: card.connections(),
+        counters: *card.counters(),
+        card_counters: *card.card_counters(),
+        flow_control: *card.flow_control(),
+    })
+}
+
+/// No card is known.
+#[cfg(not(feature = "mlx5"))]
+pub(super) fn report(_: &RdmaStack, _: usize) -> Option<CardReport> {
+    None
+}
+
 /// Hosts that have said something to a card, and whose hardware addresses are wanted.
 #[derive(Debug, Default)]
 pub(super) struct Strangers {
-    /// With the places of the ports, and until when they may answer.
-    list: Vec<(usize, IpAddr, Instant)>,
+    /// With the core and the place of the port, and until when they may answer.
+    list: Vec<(usize, usize, IpAddr, Instant)>,
     is_news: bool,
 }
 
 impl Strangers {
-    /// Notes a host.
-    pub fn add(&mut self, port: usize, host: IpAddr, now: Instant) {
-        if self.list.iter().any(|(at, one, _)| (*at, *one) == (port, host)) {
+    /// Notes a host of a port at a place of a core's.
+    pub fn add(&mut self, core: usize, place: usize, host: IpAddr, now: Instant) {
+        if self.list.iter().any(|&(of, at, one, _)| (of, at, one) == (core, place, host)) {
             return;
         }
         if self.list.len() == MOST_WANTED {
             // It has had the longest time to answer.
             self.list.remove(0);
         }
-        self.list.push((port, host, now + PATIENCE));
+        self.list.push((core, place, host, now + PATIENCE));
         self.is_news = true;
     }
 
@@ -154,21 +208,46 @@ impl Strangers {
     pub fn take_news(&mut self) -> bool {
         core::mem::take(&mut self.is_news)
     }
+
+    /// The hosts that were noted, with the places of the ports, for another loop's control plane.
+    pub fn drain(&mut self) -> impl Iterator<Item = (usize, IpAddr)> {
+        self.is_news = false;
+        self.list.drain(..).map(|(_, place, host, _)| (place, host))
+    }
 }
 
-impl State {
-    /// Asks the tables of neighbours for hosts that cards want to know.
-    pub fn find_strangers(&mut self, networks: &mut [Network], now: Instant) {
-        let Some(stack) = &mut self.plane.rdma_stack else { return };
-        let (strangers, providers) = (&mut stack.strangers.list, &mut stack.providers);
-        let own_ports = &self.own_ports;
-        strangers.retain(|&(port, host, until)| {
-            let network = own_ports.get(port).and_then(|&number| networks.get_mut(number));
+impl Strangers {
+    /// Asks the tables of neighbours for hosts that cards want to know, of this loop and of others.
+    pub fn find(
+        &mut self,
+        providers: &mut ProviderSet,
+        ports: &mut [PortSlot],
+        workers: &mut [Worker],
+        networks: &mut [Network],
+        now: Instant,
+    ) {
+        for slot in ports.iter_mut() {
+            let (core, place) = (slot.core, slot.place);
+            let Some(punt_port) = &mut slot.punt_port else { continue };
+            punt_port.strangers().for_each(|host| self.add(core, place, host, now));
+        }
+        self.is_news = false;
+        self.list.retain(|&(core, place, host, until)| {
+            let is_it = |slot: &PortSlot| slot.core == core && slot.place == place;
+            let network = ports.iter().position(is_it).and_then(|number| networks.get_mut(number));
             let Some(network) = network else { return false };
             match network.interface.resolve(host, now) {
                 Resolution::Known(mac) => {
-                    providers.learn_neighbour_at(port, host, mac);
-                    false
+                    let Some(worker) = workers.iter_mut().find(|one| one.core == core) else {
+                        providers.learn_neighbour_at(place, host, mac);
+                        return false;
+                    };
+                    let told = worker.tell(move |plane| {
+                        if let Some(stack) = &mut plane.rdma_stack {
+                            stack.providers.learn_neighbour_at(place, host, mac);
+                        }
+                    });
+                    !told && now < until
                 }
                 // The answer is a frame for the control plane, which looks here again.
                 Resolution::Pending => now < until,

@@ -1,18 +1,11 @@
 //! Disks: what each is used for, and what works on them.
 
-use super::state::State;
-use crate::config::disk::Event;
 use crate::config::{DeviceName, namespace_of};
-use crate::console::Progress;
-use core::time::Duration;
 use drivers::hal::{
     Completion, Disk, Geometry, Health, Instant, Notice, QueueCount, Request, Severity, SubmitError,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
-
-/// How often disks are looked after and asked for their size, which takes reads of registers.
-const CAPACITY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a disk is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +169,7 @@ impl DiskSlot {
     }
 
     /// Sees to the disk, and looks whether it was resized.
-    fn look_after(&mut self, now: Instant) {
+    pub fn look_after(&mut self, now: Instant) {
         self.disk.watch(now);
         while let Some(notice) = self.disk.notice() {
             let (name, device) = (&self.name, &self.device);
@@ -190,55 +183,5 @@ impl DiskSlot {
             self.geometry = self.disk.geometry();
             log::warn!("{}: resized to {} sectors", self.name, self.geometry.sectors);
         }
-    }
-}
-
-impl State {
-    /// Looks at the disks' sizes once in a while, and for memory that has lain idle long enough.
-    pub fn poll_capacities(&mut self, now: Instant) {
-        if now >= self.capacity_due {
-            self.capacity_due = now + CAPACITY_INTERVAL;
-            self.rules_changed |= self.smc.as_ref().is_some_and(|smc| smc.rules.waits);
-            self.disks.iter_mut().for_each(|slot| slot.look_after(now));
-            self.plane.free_retired(now);
-            self.plane.storage.look_for_new_shapes();
-        }
-    }
-
-    /// Lets what works on disks go on; how many operations ended.
-    pub fn poll_disks(&mut self) -> usize {
-        if self.plane.storage.pools.is_empty() {
-            return self.poll_config_disk() + self.poll_upgrade();
-        }
-        let arena = self.platform.arena();
-        let storage = &mut self.plane.storage;
-        let (steps, outcomes) =
-            storage.poll_pools(self.document.config(), &mut self.disks, arena, self.now);
-        for outcome in outcomes {
-            match (outcome.told, outcome.result) {
-                (true, result) => self.news.push_back(Progress::Done(result)),
-                (false, Ok(what)) => log::info!("{what}"),
-                (false, Err(why)) => log::error!("{why}"),
-            }
-        }
-        steps + self.poll_config_disk() + self.poll_upgrade()
-    }
-
-    fn poll_config_disk(&mut self) -> usize {
-        let Some((index, config)) = &mut self.config_disk else { return 0 };
-        let before = config.position();
-        let outcome = match config.poll(&mut self.disks[*index].disk) {
-            // A step that ended is work as well: the loop must not halt on the interrupt that told it.
-            None | Some(Event::NotAConfigDisk | Event::Loaded(_)) => {
-                return usize::from(config.position() != before);
-            }
-            Some(Event::Saved) => {
-                self.kept = self.saving.take().unwrap_or_else(|| self.document.config().clone());
-                Ok(format!("saved on {}; it is read at the next boot", self.disks[*index].name))
-            }
-            Some(Event::Failed(why)) => Err(why),
-        };
-        self.news.push_back(Progress::Done(outcome));
-        1
     }
 }

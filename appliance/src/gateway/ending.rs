@@ -14,9 +14,10 @@
 use super::disks::{DiskSlot, Role};
 use super::network::Network;
 use super::plane::DataPlane;
-use super::state::{End, State};
+use super::state::State;
 use core::time::Duration;
 use drivers::hal::{Disk, Features, Instant, Operation, Request, SubmitError, Window};
+use management::orders::End;
 
 /// How long disks may take to write down what they were given.
 const FLUSHES: Duration = Duration::from_millis(500);

@@ -159,7 +159,7 @@ fn open(
     let deadline = machine.now() + PATIENCE;
     let event = loop {
         match engine.poll(&mut slot.disk) {
-            None if machine.now() < deadline => core::hint::spin_loop(),
+            None if machine.now() < deadline => drivers::hal::relax(),
             event => break event,
         }
     };
@@ -256,7 +256,7 @@ fn transfer(
             match slot.disk.poll() {
                 Some(completion) => break completion.result,
                 None if machine.now() > deadline => return Err("does not answer".into()),
-                None => core::hint::spin_loop(),
+                None => drivers::hal::relax(),
             }
         };
         result.map_err(|why| format!("cannot be used: {why}"))?;

@@ -6,12 +6,17 @@
 //! apart from what acts on the network, so that a request that arrives over an interface can see
 //! all of it. What works on frames and requests is the data plane ([`plane::DataPlane`]) in it.
 
+mod atomics;
 mod bridge;
 mod brief;
 mod cards;
+mod clients;
+mod control;
+mod disk_pool;
 mod disk_queues;
 mod disks;
 mod ending;
+mod followers;
 mod forwarding;
 mod frame_ring;
 mod known_disks;
@@ -19,41 +24,39 @@ mod last_act;
 mod lent_memory;
 mod linx;
 mod loop_waker;
-mod manage;
-mod metrics;
 mod network;
 mod next_hops;
-mod objects;
+mod orders;
 mod perf_responders;
 mod plane;
+mod plane_services;
 mod port_assignment;
 mod ports;
 mod punt;
 mod queue_depth;
 mod rapidio;
 mod rdma_stack;
+mod receive;
 mod remote_storage;
 mod rendezvous;
-mod report_pieces;
 mod rping;
+mod serve;
 mod service;
-mod show;
 mod smc;
+mod stages;
 mod start;
 mod state;
+mod statuses;
 mod storage;
 mod storage_cores;
-mod storage_rows;
 mod syslog;
-mod system;
 mod tls;
+mod udp_engine;
 mod udp_engines;
-mod unclaimed_devices;
 mod upgrade;
 mod usnic;
 mod volumes;
 mod watchdog;
-mod web;
 mod worker;
 
 pub use start::{Bringup, Facts};
@@ -61,21 +64,21 @@ pub use start::{Bringup, Facts};
 use crate::console::{Console, pump, pump_at_the_end};
 use crate::loops::Stage;
 use crate::machine::Machine;
-use core::sync::atomic as atomics;
 use core::time::Duration;
 use drivers::hal::Instant;
 use ending::Ending;
 use loop_waker::LoopWaker;
+use management::orders::End;
+use management::{Operator, Pages};
 use network::Network;
-use state::{End, State};
+use state::State;
 use syslog::Syslog;
+use worker::NAP;
 
 /// How often the serial port is looked at while nothing comes from it.
 const CONSOLE_INTERVAL: Duration = Duration::from_millis(1);
 /// For how long a halted loop, which it wakes, has nothing to say there.
 const CONSOLE_PATIENCE: Duration = Duration::from_millis(10);
-/// How long a loop halts at most when a device cannot wake it.
-const NAP: Duration = Duration::from_millis(1);
 /// Longest wait for the last frame of a message that is under way.
 const MESSAGE_WAIT: Duration = Duration::from_micros(500);
 /// How long after a halt rounds may end with receiving.
@@ -94,6 +97,8 @@ pub struct Gateway {
     quiescent_until: Instant,
     networks: Vec<Network>,
     syslog: Syslog,
+    /// Pages that are being sent.
+    pages: Pages,
     state: State,
     /// By which other loops end the halt of this one.
     waker: LoopWaker,
@@ -122,7 +127,7 @@ impl Gateway {
         let state = &mut self.state;
         state.now = now;
         let networks = &mut self.networks;
-        let (mut received, for_control) = network::receive(networks, state, now);
+        let (mut received, for_control) = control::receive(networks, state, now);
         if received > 0
             && for_control == 0
             && now < self.quiescent_until
@@ -158,17 +163,19 @@ impl Gateway {
         let due = self.control_due.is_some_and(|at| at <= now);
         let touched = networks.iter().any(|network| network.interface.wants_poll());
         let control = state.wants_control(now)
-            || self.syslog.wants_poll(state)
+            || self.syslog.wants_poll(&state.document.config().system, state.log, now)
             || due
             || touched
             || for_control > 0;
         let mut controlled = 0;
         if control {
-            controlled = network::poll(networks, state, now) + self.syslog.poll(networks, state);
+            controlled = control::poll(networks, state, &mut self.pages, now);
+            let system = &state.document.config().system;
+            controlled += self.syslog.poll(networks, system, state.log, state.epoch, now);
         }
         let mut sent = state.plane.transmit_fabric(now);
         if control {
-            sent += network::transmit(networks, state, now);
+            sent += control::transmit(networks, state, now);
             let due = networks.iter().filter_map(Network::poll_timeout).min();
             self.control_due = Instant::first([due, self.syslog.poll_timeout()]);
         }
@@ -188,7 +195,11 @@ impl Gateway {
         if let Some(ending) = &mut self.ending {
             // After a panic the console is the panic's.
             let told = ending.how.is_none()
-                || pump_at_the_end(&mut self.console, &mut *self.machine, &mut self.state);
+                || pump_at_the_end(
+                    &mut self.console,
+                    &mut *self.machine,
+                    &mut Operator(&mut self.state),
+                );
             match ending.poll(&mut self.state, networks, told, now) {
                 Some(End::Reboot) => self.machine.reboot(),
                 Some(End::PowerOff) => self.machine.power_off(0),
@@ -201,7 +212,7 @@ impl Gateway {
         if now < self.console_due {
             return worked;
         }
-        let typed = pump(&mut self.console, &mut *self.machine, &mut self.state);
+        let typed = pump(&mut self.console, &mut *self.machine, &mut Operator(&mut self.state));
         self.console_quiet = !typed;
         if typed {
             // Whatever was said may concern it.

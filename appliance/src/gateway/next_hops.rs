@@ -2,7 +2,6 @@
 //! it is asked when somebody sends to a peer whose address is not known, or was learnt a while ago.
 
 use super::network::Network;
-use super::state::State;
 use core::net::Ipv4Addr;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -85,12 +84,11 @@ impl NextHops {
     }
 }
 
-impl State {
-    /// Asks the tables of neighbours for those that are wanted.
-    pub fn find_next_hops(&mut self, networks: &mut [Network], now: Instant) {
-        let wanted = self.plane.udp_engines.next_hops.list.iter_mut().filter(|hop| hop.wanted);
-        for hop in wanted {
-            let network = self.own_ports.get(hop.port).and_then(|&port| networks.get_mut(port));
+impl NextHops {
+    /// Asks the tables of neighbours for those that are wanted; `own_ports` says which interface is at a place.
+    pub fn find(&mut self, own_ports: &[usize], networks: &mut [Network], now: Instant) {
+        for hop in self.list.iter_mut().filter(|hop| hop.wanted) {
+            let network = own_ports.get(hop.port).and_then(|&port| networks.get_mut(port));
             let Some(network) = network else { continue };
             match network.interface.resolve(hop.to.into(), now) {
                 Resolution::Known(mac) => hop.learn(mac, now),

@@ -1,6 +1,5 @@
 //! The peers that operators measure the network against: switched on by `roce.services`.
 
-use super::plane::DataPlane;
 use super::rdma_stack::RdmaStack;
 use crate::config::Config;
 use crate::families::{self, MEASURE, OfMeasure};
@@ -55,25 +54,18 @@ impl Services {
         self.rping.poll(ctx.provider, ctx.now) + self.tools.poll(ctx)
     }
 
-    /// When there is something to do though nothing arrives.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.tools.poll_timeout()
-    }
-}
-
-impl DataPlane {
     /// Moves the bytes that clients of the tools exchange over TCP.
-    pub fn poll_tcp_control(
+    pub fn poll_tcp(
         &mut self,
         front: &mut TcpControl,
         interface: &mut Interface,
-        now: Instant,
+        ctx: &mut EngineContext<'_, ProviderSet>,
     ) {
-        let (Some(services), Some(rdma_stack)) = (&mut self.services, &mut self.rdma_stack) else {
-            return;
-        };
-        let (arena, rng) = (&mut self.arena, &mut *self.rng);
-        let mut ctx = EngineContext { provider: &mut rdma_stack.providers, arena, now, rng };
-        front.poll(interface, &mut services.tools, &mut ctx);
+        front.poll(interface, &mut self.tools, ctx);
+    }
+
+    /// When there is something to do though nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.tools.poll_timeout()
     }
 }

@@ -2,6 +2,7 @@
 //! control plane. Nothing of it is touched by another loop.
 
 use super::bridge::{Bridge, TransportPort};
+use super::cards::{self, Cards};
 use super::linx::Linx;
 use super::perf_responders::Services;
 use super::ports::PlanePort;
@@ -14,9 +15,10 @@ use super::storage_cores::Seat;
 use super::udp_engines::UdpEngines;
 use crate::config::Config;
 use crate::families::{OfMeasure, OfNtb};
-use crate::loops::{LoopCounters, Pace, Stage};
+use crate::loops::{Pace, Stage};
 use core::time::Duration;
-use drivers::hal::{Arena, Instant, PortCounters};
+use drivers::hal::{Arena, Instant};
+use management::status::{BridgeStatus, PlaneReport, PortReport};
 use net::PortAddresses;
 use net::capture::Capture;
 use ntrdma::Ntrdma;
@@ -74,36 +76,13 @@ pub(super) struct Settings {
     pub storage: Option<Seat>,
 }
 
-/// What is told of a port.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PortReport {
-    pub counters: PortCounters,
-    pub echoes: u64,
-}
-
-impl core::ops::AddAssign for PortReport {
-    /// Of further queues of its device.
-    fn add_assign(&mut self, more: PortReport) {
-        self.counters += more.counters;
-        self.echoes += more.echoes;
-    }
-}
-
-/// What is told of a plane.
-#[derive(Clone, Debug, Default)]
-pub(super) struct PlaneReport {
-    /// What its loop did with its time.
-    pub counters: LoopCounters,
-    /// By place.
-    pub ports: Vec<PortReport>,
-}
-
 impl DataPlane {
     /// A plane of another core than the first, over `ports` and bridges.
     pub fn new(
         settings: Settings,
         ports: Vec<PlanePort>,
         bridges: Vec<(OfNtb<Bridge>, Ntrdma)>,
+        cards: Cards,
         now: Instant,
     ) -> Self {
         let Settings { config, arena, seed, storage } = settings;
@@ -115,6 +94,9 @@ impl DataPlane {
             .then(|| RdmaStack::new(&config, &ports, ntrdma, false, &mut rng))
             .flatten();
         bridges.retain(|_| rdma_stack.is_some());
+        if let Some(rdma_stack) = &mut rdma_stack {
+            cards.give(&mut rdma_stack.providers);
+        }
         let services = Services::of(&config, rdma_stack.as_mut());
         let storage = match (storage, &mut rdma_stack) {
             (Some(seat), Some(stack)) => Storage::following(seat, &mut stack.providers),
@@ -162,11 +144,18 @@ impl DataPlane {
     pub fn report_into(&self, report: &mut PlaneReport) {
         report.counters = self.pace.counters;
         report.ports.clear();
-        report.ports.extend(
-            self.ports
-                .iter()
-                .map(|slot| PortReport { counters: slot.port.counters(), echoes: slot.echoes }),
-        );
+        report.ports.extend(self.ports.iter().enumerate().map(|(place, slot)| PortReport {
+            counters: slot.port.counters(),
+            echoes: slot.echoes,
+            card: self.rdma_stack.as_ref().and_then(|stack| cards::report(stack, place)),
+        }));
+    }
+
+    /// What is told of its bridges; it is that of core `core`.
+    pub fn bridge_statuses(&self, core: usize) -> impl Iterator<Item = BridgeStatus> {
+        let stacks = self.rdma_stack.iter();
+        let ntrdma = stacks.flat_map(|rdma_stack| rdma_stack.providers.bridges());
+        self.bridges.iter().zip(ntrdma).map(move |(bridge, ntrdma)| bridge.status(ntrdma, core))
     }
 
     /// Queues the control plane's frames for a port; how many.
@@ -312,11 +301,12 @@ impl DataPlane {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
         let udp = self.udp_engines.due();
         let memory = self.retired_timeout();
-        let bridges = self.transport_timeout();
+        let transports = self.transports.iter().map(|one| one.deadline(self.now)).min();
+        let rapidio = self.rapidio.iter().filter_map(|one| one.end_point.deadline()).min();
         let engines = self.bridges.iter().any(|bridge| bridge.device.is_busy());
         let engines = engines.then(|| self.now + ENGINE);
         let fabric = self.fabric_timeout();
-        Instant::first([link, self.rapidio_timeout(), bridges, engines, fabric, udp, memory])
+        Instant::first([link, rapidio, transports, engines, fabric, udp, memory])
     }
 
     /// Takes note of the addresses that a port has now.

@@ -10,6 +10,7 @@ use super::worker::{self, Dealt, Worker};
 use crate::config::Config;
 use crate::families::OfNtb;
 use crate::machine::SpareCore;
+use drivers::device::OpenedPort;
 use drivers::hal::{Interrupt, Port};
 use ntrdma::Ntrdma;
 
@@ -107,7 +108,7 @@ impl Loops {
     /// Gives a port to the loop that the configuration names, or to the first; where that names several, each gets a queue.
     pub fn deal(
         &mut self,
-        mut port: Box<dyn Port + Send>,
+        mut port: OpenedPort,
         number: usize,
         location: String,
         driver: &'static str,
@@ -116,8 +117,9 @@ impl Loops {
     ) -> PortSlot {
         let name = format!("net{number}");
         let place = self.own.len();
-        let mut slot = PortSlot { driver, ..PortSlot::new(name, location, &*port, place) };
-        let cores = config.net(number, slot.mac, &slot.location).core.all();
+        let mut slot = PortSlot { driver, ..PortSlot::new(name, location, port.port(), place) };
+        let wishes = config.net(number, slot.mac, &slot.location);
+        let cores = wishes.core.all();
         let (wanted, others) = cores.split_first().map_or((0, &[][..]), |(one, all)| (*one, all));
         let net = config.number_of_net(number, slot.mac, &slot.location);
         let engines = config.usnic.iter().any(|usnic| Some(usize::from(usnic.net)) == net);
@@ -127,13 +129,19 @@ impl Loops {
             _ if engines => {
                 log::warn!("{}: core {wanted} alone serves it, because of usNIC there", slot.name);
             }
-            _ => slot.others = self.deal_queues(&mut *port, number, &slot, wanted, others, split),
+            _ => {
+                let port = port.port_mut();
+                slot.others = self.deal_queues(port, number, &slot, wanted, others, split);
+            }
         }
-        let route = |interrupt: Interrupt| port.route(&interrupt);
+        let route = |interrupt: Interrupt| port.port_mut().route(&interrupt);
         let taken = Self::of_core(&mut self.spare, wanted, &slot.name, route);
         let Some(spare) = taken else {
-            self.own
-                .push((number, PlanePort::new(slot.name.clone(), port, config.services.udp_echo)));
+            if port.is_verbs() {
+                log::warn!("{}: RoCE in software: in hardware only on its own core", slot.name);
+            }
+            let (name, port) = (slot.name.clone(), port.plain());
+            self.own.push((number, PlanePort::new(name, port, config.services.udp_echo)));
             return slot;
         };
         let wakers = [&self.waker, &spare.waker];
@@ -146,7 +154,8 @@ impl Loops {
             forwarded
         });
         let place = spare.ports.len();
-        spare.ports.push(Dealt { name: slot.name.clone(), port, punt_queue, forwarded });
+        let (name, roce) = (slot.name.clone(), wishes.roce);
+        spare.ports.push(Dealt { name, port, roce, punt_queue, forwarded });
         PortSlot { core: wanted, place, punt_port: Some(punt_port), ..slot }
     }
 
@@ -190,7 +199,8 @@ impl Loops {
             let (punt_port, punt_queue) =
                 punt::connect(slot.mac, slot.mtu, punt::RING, control, &spare.waker);
             let place = spare.ports.len();
-            spare.ports.push(Dealt { name: name.clone(), port, punt_queue, forwarded: None });
+            let (name, port) = (name.clone(), OpenedPort::Plain(port));
+            spare.ports.push(Dealt { name, port, roce: None, punt_queue, forwarded: None });
             self.queues.push(QueueSlot { port: number, core, place, punt_port });
         }
         cores

@@ -1,25 +1,13 @@
-//! Ports: taking frames in, and giving each to whom it is for.
+//! Ports: what the control plane knows of each, and what the plane that has it keeps.
 
-use super::plane::DataPlane;
 use super::punt::PuntPort;
 use core::time::Duration;
-use drivers::hal::{Instant, Packet, Port, Severity};
-use net::{Class, PortAddresses, classify};
-use roce::Verdict;
+use drivers::hal::{Instant, Port, Severity};
+use management::status::Addresses;
+use net::PortAddresses;
 
-/// Frames taken from a port in one round.
-pub(super) const BATCH: usize = 64;
 /// How often the link is looked at.
 const LINK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What is shown of a port's IP interface.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Addresses {
-    pub list: Vec<String>,
-    pub gateways: Vec<String>,
-    pub lease: bool,
-    pub counters: net::Counters,
-}
 
 /// What the control plane knows of a port.
 pub(super) struct PortSlot {
@@ -86,9 +74,10 @@ impl PortSlot {
         self.punt_port.is_none() && self.others.is_empty()
     }
 
-    /// Whether another loop says that the link has changed.
+    /// Whether another loop says that the link has changed, or asks for hosts.
     pub fn has_news(&self) -> bool {
-        self.punt_port.as_ref().is_some_and(|punt_port| punt_port.link() != self.link)
+        let is_news = |port: &PuntPort| port.link() != self.link || port.has_strangers();
+        self.punt_port.as_ref().is_some_and(is_news)
     }
 
     /// Takes note of the state of the link; true if it came up. Cards negotiate it after the reset of a driver: that
@@ -121,7 +110,8 @@ pub(super) struct PlanePort {
     pub echoes: u64,
     /// Echoes are answered.
     pub echo: bool,
-    reply: Vec<u8>,
+    /// Room for the answer to one.
+    pub reply: Vec<u8>,
 }
 
 impl PlanePort {
@@ -134,7 +124,7 @@ impl PlanePort {
 
     /// Looks after the device and at the link once in a while; whether it did.
     #[inline(always)]
-    fn poll_link(&mut self, now: Instant) -> bool {
+    pub fn poll_link(&mut self, now: Instant) -> bool {
         let due = now >= self.link_due;
         if due {
             self.look_after(now);
@@ -160,71 +150,5 @@ impl PlanePort {
                 Severity::Error => log::error!("{name}: {notice}"),
             }
         }
-    }
-}
-
-impl DataPlane {
-    /// Takes a batch of frames from each port; how many. What is the control plane's goes to
-    /// `control`, with the place of its port.
-    pub fn receive(&mut self, now: Instant, mut control: impl FnMut(usize, &[u8])) -> usize {
-        self.now = now;
-        self.has_work = false;
-        self.free_sent(now);
-        self.poll_transports(now);
-        let rapidio = self.poll_rapidio(now);
-        self.has_work |= rapidio.leaves_work;
-        let mut received = rapidio.done;
-        for (i, slot) in self.ports.iter_mut().enumerate() {
-            if slot.poll_link(now) {
-                self.links_looked_at = true;
-                if let Some(rdma_stack) = &mut self.rdma_stack {
-                    rdma_stack.providers.roce.set_mac(i, slot.local.mac);
-                    rdma_stack.providers.roce.set_link(i, slot.link);
-                }
-            }
-            let (capture, has_work) = (&mut self.capture, &mut self.has_work);
-            let udp_engines = &mut self.udp_engines;
-            let mut roce =
-                self.rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers.roce);
-            let mut left = BATCH;
-            let PlanePort { port, local, reply, echo, echoes, .. } = slot;
-            while left > 0 {
-                let mut answer = None;
-                left -= port.receive_each(left, &mut |bytes| {
-                    capture.received(i, bytes, now);
-                    // What it has no use for, it counts.
-                    match roce.as_mut().map(|roce| roce.handle_frame(i, bytes, now)) {
-                        Some(Verdict::Absorbed) => return true,
-                        Some(Verdict::Consumed) => {
-                            *has_work = true;
-                            return true;
-                        }
-                        Some(Verdict::NotRoce) | None => *has_work = true,
-                    }
-                    match classify(bytes) {
-                        Class::UdpEcho if *echo => {
-                            answer = net::echo::answer(bytes, local, reply);
-                        }
-                        Class::Roce => (),
-                        Class::Udp(to) if udp_engines.receive(i, to, local, bytes, now) => (),
-                        _ => control(i, bytes),
-                    }
-                    answer.is_none()
-                });
-                let Some(length) = answer else { break };
-                let header = &reply[..length];
-                let packet = Packet { header, payload: &[], trailer: &[] };
-                capture.sent(i, &packet, now);
-                // A full port drops the answer, as UDP may.
-                *echoes += u64::from(port.transmit(&packet).is_ok());
-            }
-            received += BATCH - left;
-        }
-        received
-    }
-
-    /// Tells the devices of what was queued.
-    pub fn flush(&mut self) {
-        self.ports.iter_mut().for_each(|slot| slot.port.flush());
     }
 }

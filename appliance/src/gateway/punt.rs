@@ -3,12 +3,16 @@
 
 use super::frame_ring::{Receiver, Sender, frame_ring};
 use super::loop_waker::LoopWaker;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress};
+use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::Arc;
 
 /// Bytes of the ring each way for what is the control plane's.
 pub(super) const RING: usize = 64 << 10;
+/// Hosts that a loop asks for at a time; those for which there is no room say something again.
+const STRANGERS: usize = 16;
 
 /// What both ends see.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(super) struct PuntPort {
     mtu: usize,
     from_plane: Receiver,
     to_plane: Sender,
+    /// Hosts whose hardware addresses a card of the loop wants to know.
+    strangers: Consumer<IpAddr>,
     /// The frame that was received last.
     frame: Vec<u8>,
     shared: Arc<Shared>,
@@ -38,6 +44,7 @@ pub(super) struct PuntPort {
 pub(super) struct PuntQueue {
     to_control: Sender,
     from_control: Receiver,
+    strangers: Producer<IpAddr>,
     /// A frame of the control plane's that the port had no room for.
     waiting: Option<Vec<u8>>,
     frame: Vec<u8>,
@@ -62,12 +69,14 @@ pub(super) fn connect(
     let ring = ring.max(4 * longest);
     let (to_control, from_plane) = frame_ring(ring);
     let (to_plane, from_control) = frame_ring(ring);
+    let (asked, strangers) = RingBuffer::new(STRANGERS);
     let shared = Arc::new(Shared { link: AtomicBool::new(true), dropped: AtomicU64::new(0) });
     let punt_port = PuntPort {
         mac,
         mtu,
         from_plane,
         to_plane,
+        strangers,
         frame: Vec::with_capacity(longest),
         shared: shared.clone(),
         waker: plane.clone(),
@@ -77,6 +86,7 @@ pub(super) fn connect(
     let punt_queue = PuntQueue {
         to_control,
         from_control,
+        strangers: asked,
         waiting: None,
         frame: Vec::with_capacity(longest),
         longest,
@@ -91,6 +101,16 @@ impl PuntPort {
     /// Whether the link of the port is up, as its loop says.
     pub fn link(&self) -> bool {
         self.shared.link.load(Ordering::Relaxed)
+    }
+
+    /// Whether a card of the loop asks for hosts.
+    pub fn has_strangers(&self) -> bool {
+        !self.strangers.is_empty()
+    }
+
+    /// The hosts whose hardware addresses a card of the loop wants to know, to be taken out.
+    pub fn strangers(&mut self) -> impl Iterator<Item = IpAddr> {
+        core::iter::from_fn(|| self.strangers.pop().ok())
     }
 
     /// Frames for the control plane that found no room in the ring.
@@ -172,6 +192,11 @@ impl PuntQueue {
         } else {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Asks the control plane where a host is, if there is room.
+    pub fn ask_for(&mut self, host: IpAddr) {
+        self.untold |= self.strangers.push(host).is_ok();
     }
 
     /// Whether there is room for any frame.

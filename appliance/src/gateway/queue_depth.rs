@@ -4,8 +4,7 @@
 //! `rtrs-clt.c`). So it is reckoned from the configuration and the machine alone, and where the configuration has changed
 //! what it would be, `save` writes the depth that clients have beside it.
 
-use super::state::State;
-use crate::config::{Config, Volume};
+use crate::config::{Config, Document, Volume};
 use rtrs::server;
 
 /// What clients are given, and by which settings.
@@ -72,14 +71,11 @@ pub(super) fn tell(config: &Config, depth: u16, free: u64) {
     }
 }
 
-impl State {
+impl Offered {
     /// Before the configuration is saved: with it the next start is to give clients the depth that they have.
-    pub fn keep_queue_depth(&mut self) {
-        let arena = self.plane.arena.capacity() as u64;
-        let kept =
-            self.plane.storage.offered.and_then(|o| o.to_keep(self.document.config(), arena));
-        let Some(depth) = kept else { return };
-        match self.document.set("rnbd.offered_depth", &depth.to_string()) {
+    pub fn keep(self, document: &mut Document, arena: u64) {
+        let Some(depth) = self.to_keep(document.config(), arena) else { return };
+        match document.set("rnbd.offered_depth", &depth.to_string()) {
             Ok(()) => log::info!(
                 "rnbd.offered_depth = {depth} is saved as well: memory would give clients another depth"
             ),
@@ -91,7 +87,6 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Document;
 
     const ARENA: u64 = 100 << 20;
 

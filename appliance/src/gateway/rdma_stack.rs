@@ -1,17 +1,14 @@
-//! RDMA over the ports: the provider, its frames in and out, and the users of its connections.
+//! RDMA over the ports: the provider, and the packets that it has next.
 
 use super::cards::Strangers;
-use super::plane::DataPlane;
 use super::ports::PlanePort;
 use crate::config::Config;
-use drivers::hal::{Instant, TransmitError};
 use ntrdma::Ntrdma;
 use perf_responders::ntb_perf;
 use provider_set::ProviderSet;
 use rand_core::RngCore;
 use roce::{Limits, PortConfig, Roce, TxBuffer};
-use verbs::EngineContext;
-use verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
+use verbs::ConnectionManager;
 
 /// The provider over the ports of a plane. Its ports have the same places as the plane's.
 pub(super) struct RdmaStack {
@@ -71,111 +68,5 @@ fn limits(config: &Config) -> Limits {
         connections: default.connections.max(4 * per_host),
         qps: default.qps.max(4 * per_host),
         ..default
-    }
-}
-
-impl DataPlane {
-    /// The protocol servers' stage: connections, requests, answers. How much was done.
-    pub fn serve(&mut self, now: Instant) -> usize {
-        let mut done = self.udp_engines.poll(now);
-        let Some(rdma_stack) = &mut self.rdma_stack else { return done };
-        for (number, bridge) in self.bridges.iter_mut().enumerate() {
-            let (moved, up) = bridge.poll(number, &mut rdma_stack.providers, now);
-            done += moved;
-            if up && let Some(remote_storage) = &mut self.storage.remote_storage {
-                remote_storage.ways_due = Some(now);
-            }
-        }
-        rdma_stack.providers.poll_cards(now);
-        while let Some((port, host)) = rdma_stack.providers.next_stranger() {
-            rdma_stack.strangers.add(port, host, now);
-        }
-        if rdma_stack.providers.poll_timeout().is_some_and(|at| at <= now) {
-            rdma_stack.providers.handle_timeout(now);
-        }
-        // The servers learn of the end of a queue pair from its connection, and wait for a link that is
-        // down; the operator is told of links by the control plane.
-        while rdma_stack.providers.poll_event().is_some() {}
-        if self.ending {
-            // The connection manager goes on by itself.
-            return core::iter::from_fn(|| rdma_stack.providers.poll_connection_event()).count();
-        }
-        if !self.is_alone {
-            self.storage.publish();
-            done += usize::from(self.storage.follow(&rdma_stack.providers, now));
-        }
-        let arena = &mut self.arena;
-        let mut ctx =
-            EngineContext { provider: &mut rdma_stack.providers, arena, now, rng: &mut *self.rng };
-        while let Some(event) = ctx.provider.poll_connection_event() {
-            done += 1;
-            let storage = self.storage.server.as_mut();
-            let remote_storage = self.storage.remote_storage.as_mut();
-            let services = self.services.as_mut();
-            let mut measures = self.bridges.iter_mut().filter_map(|one| one.measure.as_mut());
-            let taken = storage.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
-                || remote_storage.is_some_and(|e| e.handle_connection_event(&event, &mut ctx))
-                || services.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
-                || self.rping.as_mut().is_some_and(|r| r.handle_connection_event(&event))
-                || measures.any(|m| m.handle_connection_event(&event, &mut ctx));
-            if let (false, ConnectionEvent::Request { connection, .. }) = (taken, event) {
-                // Gone already is as good as refused.
-                let _ = ctx.provider.reject(connection, RejectReason::INVALID_SERVICE_ID, &[]);
-            }
-        }
-        if let Some(server) = &mut self.storage.server {
-            done += usize::from(server.poll(&mut self.storage.volumes, &mut ctx));
-            while let Some(notice) = server.transport_mut().poll_notice() {
-                log::info!("rnbd: {notice}");
-            }
-        }
-        done += self.storage.serve_followers();
-        if self.storage.remote_storage.is_some() {
-            done += self.storage.poll_elsewhere(&mut ctx);
-        }
-        if let Some(services) = &mut self.services {
-            done += services.poll(&mut ctx);
-        }
-        if let Some(rping) = &mut self.rping {
-            done += rping.poll(&mut ctx);
-        }
-        for measure in self.bridges.iter_mut().filter_map(|one| one.measure.as_mut()) {
-            done += measure.poll(&mut ctx);
-        }
-        if done > 0 {
-            for (number, bridge) in self.bridges.iter_mut().enumerate() {
-                done += bridge.poll(number, &mut rdma_stack.providers, now).0;
-            }
-        }
-        done
-    }
-
-    /// When the provider or a server has something to do though nothing arrives.
-    pub fn fabric_timeout(&self) -> Option<Instant> {
-        let provider = self.rdma_stack.as_ref().and_then(|f| f.providers.poll_timeout());
-        let server = self.storage.server.as_ref().and_then(|s| s.poll_timeout());
-        let remote_storage = self.storage.remote_storage.as_ref().and_then(|e| e.poll_timeout());
-        let services = self.services.as_ref().and_then(|s| s.poll_timeout());
-        let rping = self.rping.as_ref().and_then(|r| r.poll_timeout());
-        Instant::first([provider, server, remote_storage, services, rping])
-    }
-
-    /// Hands the packets of the provider, and of engines over UDP, to their ports, as many as there is room for; how many.
-    pub fn transmit_fabric(&mut self, now: Instant) -> usize {
-        let mut sent = self.transmit_datagrams(now);
-        let Some(rdma_stack) = &mut self.rdma_stack else { return sent };
-        rdma_stack.providers.flush_cards();
-        for (i, (slot, next)) in self.ports.iter_mut().zip(&mut rdma_stack.outgoing).enumerate() {
-            while next.waiting || rdma_stack.providers.roce.poll_transmit(i, now, &mut next.tx) {
-                let packet = next.tx.packet();
-                next.waiting = slot.port.transmit(&packet) == Err(TransmitError::Full);
-                if next.waiting {
-                    break;
-                }
-                sent += 1;
-                self.capture.sent(i, &packet, now);
-            }
-        }
-        sent
     }
 }

@@ -2,8 +2,7 @@
 //! then the pings run; what they tell goes to the console as it has room for it.
 
 use super::network::Network;
-use super::plane::DataPlane;
-use super::state::State;
+use super::ports::PortSlot;
 use crate::console::Progress;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -152,16 +151,18 @@ fn local_address(interface: &Interface, peer: IpAddr) -> Option<IpAddr> {
     Some(near.or_else(fitting)?.address().into())
 }
 
-impl State {
-    /// Looks for the way to the peer of an rping.
-    pub fn find_way_of_rping(&mut self, networks: &mut [Network], now: Instant) {
-        let DataPlane { rping: Some(rping), rdma_stack: Some(rdma_stack), .. } = &mut self.plane
-        else {
-            return;
-        };
-        let Stage::Resolving(until) = rping.stage else { return };
-        let peer = rping.peer;
-        let mut all = networks.iter_mut().zip(&self.ports);
+impl Rping {
+    /// Looks for the way to its peer.
+    pub fn find_way(
+        &mut self,
+        providers: &mut ProviderSet,
+        ports: &[PortSlot],
+        networks: &mut [Network],
+        now: Instant,
+    ) {
+        let Stage::Resolving(until) = self.stage else { return };
+        let peer = self.peer;
+        let mut all = networks.iter_mut().zip(ports);
         let way = all.find(|(network, _)| network.interface.next_hop(peer).is_some());
         let failed = match way {
             Some((_, slot)) if !slot.is_first_alone() => {
@@ -171,8 +172,8 @@ impl State {
             Some((network, _)) => match network.interface.resolve(peer, now) {
                 Resolution::Known(mac) => match local_address(&network.interface, peer) {
                     Some(local) => {
-                        rdma_stack.providers.learn_neighbour(local, peer, mac);
-                        rping.stage = Stage::Found(local);
+                        providers.learn_neighbour(local, peer, mac);
+                        self.stage = Stage::Found(local);
                         return;
                     }
                     None => "no address of ours is of this kind",
@@ -182,7 +183,7 @@ impl State {
                 Resolution::NoRoute => "no route",
             },
         };
-        rping.news.push_back(Progress::Done(Err(format!("{peer}: {failed}"))));
-        rping.stage = Stage::Over;
+        self.news.push_back(Progress::Done(Err(format!("{peer}: {failed}"))));
+        self.stage = Stage::Over;
     }
 }

@@ -2,17 +2,13 @@
 //! plane's own, and the data plane of the same loop.
 
 use super::disks::DiskSlot;
-use super::metrics;
 use super::network::Network;
-use super::plane::{DataPlane, PlaneReport, PortReport};
+use super::plane::DataPlane;
 use super::ports::{PortSlot, QueueSlot};
 use super::punt::PuntPort;
 use super::rendezvous::Rendezvous;
-use super::report_pieces::Telling;
 use super::smc::Smc;
-use super::start::Facts;
 use super::tls::Secure;
-use super::unclaimed_devices::UnclaimedDevice;
 use super::upgrade::Upgrade;
 use super::watchdog::Keeper;
 use super::worker::Worker;
@@ -24,41 +20,20 @@ use crate::log_ring::LogRing;
 use crate::refused::Refused;
 use core::net::IpAddr;
 use drivers::hal::{Disk, Instant, Platform, Port};
+use management::UnclaimedDevice;
+use management::orders::End;
+use management::status::Facts;
 use net::PortAddresses;
-use net::capture::Reader;
 use net::refusal::Refusals;
 use std::collections::VecDeque;
 
 use crate::console::Progress;
-
-/// How the appliance ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Reboot,
-    PowerOff,
-}
 
 /// What the console asked of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PingOrder {
     Start(IpAddr, u16),
     Stop,
-}
-
-/// What a page is made of.
-pub(super) enum Source {
-    Capture(Reader),
-    Metrics(metrics::Progress),
-    Report(Telling),
-}
-
-/// A page that is made as it is sent.
-pub(super) struct Download {
-    pub id: u64,
-    pub source: Source,
-    pub piece: Vec<u8>,
-    pub at: usize,
-    pub more: bool,
 }
 
 /// Everything that reports are made of.
@@ -101,10 +76,6 @@ pub(super) struct State {
     pub secure: Option<Secure>,
     /// What was said in panics, of this life of the machine and of earlier ones.
     pub crashes: History,
-    pub downloads: Vec<Download>,
-    pub next_download: u64,
-    /// Requests and pieces of answers of the HTTP servers in this round.
-    pub turns: u32,
     /// The config disk, if there is one: which disk, and its engine.
     pub config_disk: Option<(usize, ConfigDisk)>,
     /// The slots that releases boot from, if the appliance was booted from a disk that has such.
@@ -172,15 +143,6 @@ impl State {
                 log::error!("loop {} has too many orders waiting", worker.core);
             }
         }
-    }
-
-    /// What every data plane tells of itself, this loop's first, by the number of its core; None where a loop
-    /// has not said anything for a while. Nobody is waited for.
-    pub fn plane_reports(&mut self) -> Vec<(usize, Option<PlaneReport>)> {
-        let now = self.log.now();
-        let mut all = vec![(0, Some(self.plane.report()))];
-        all.extend(self.workers.iter().map(|worker| (worker.core, worker.report(now))));
-        all
     }
 
     /// Takes note of what the planes of other loops have refused.
@@ -264,30 +226,6 @@ impl State {
         true
     }
 
-    /// What is told of each port.
-    pub fn port_reports(&mut self) -> Vec<PortReport> {
-        let planes = self.plane_reports();
-        let report = |core: usize, place: usize| {
-            let (_, report) = planes.iter().find(|(number, _)| *number == core)?;
-            report.as_ref()?.ports.get(place).copied()
-        };
-        // That of the bridge is told by the control plane's end of it.
-        let seen = |slot: &PortSlot| {
-            let counters = slot.punt_port.as_ref()?.counters();
-            Some(PortReport { counters, echoes: 0 })
-        };
-        let all = self.ports.iter();
-        let mut all: Vec<PortReport> = all
-            .map(|slot| report(slot.core, slot.place).or_else(|| seen(slot)).unwrap_or_default())
-            .collect();
-        for queue in &self.queues {
-            if let Some(more) = report(queue.core, queue.place) {
-                all[queue.port] += more;
-            }
-        }
-        all
-    }
-
     /// Has devices raise interrupts, before a halt; true if the halt must not be long (see
     /// [`DataPlane::ask_for_interrupts`]).
     pub fn ask_for_interrupts(&mut self) -> bool {
@@ -328,10 +266,5 @@ impl State {
         let rules = self.rules_changed.then_some(Instant::ZERO);
         let (services, plane) = (self.services_timeout(), self.plane.poll_timeout());
         Instant::first([capacity, rules, services, plane, self.watchdog.deadline()])
-    }
-
-    /// Seconds since the appliance came up.
-    pub fn uptime(&self) -> f64 {
-        self.now.since(self.started).as_secs_f64()
     }
 }

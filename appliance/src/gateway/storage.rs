@@ -1,11 +1,11 @@
 //! The storage gateway: volumes, exports and the RNBD server, made from the configuration.
 
+use super::disk_pool::DiskPool;
 use super::disk_queues::OwnDisks;
 use super::disks::{DiskSlot, Role, number_of};
+use super::followers::Followers;
 use super::queue_depth::{self, Offered};
 use super::remote_storage::RemoteStorage;
-use super::storage_cores::Followers;
-use super::volumes::DiskPool;
 use crate::config::{self, Config, Volume};
 use core::time::Duration;
 use drivers::hal::{self, Arena, Features, Instant, Through, TransmitProgress};
@@ -17,7 +17,7 @@ use rtrs::server::{self, StartError};
 use std::sync::Arc;
 use storage::rnbd::server::{Export, Server};
 use storage::volume::catalog::Catalog;
-use storage::volume::{DiskVolume, RamMemory, RamVolume, Volumes};
+use storage::volume::{DiskVolume, RamMemory, RamVolume, StillUsed, VolumeId, Volumes};
 use verbs::EngineContext;
 use verbs::{Provider, UnderWay};
 
@@ -226,6 +226,20 @@ impl Storage {
             }
         };
         self.volumes.add(name, volume).map(|_| ()).ok_or_else(|| "the name is taken".into())
+    }
+
+    /// Lets nobody open a volume any more, on whichever core; an error if one has it open or works on it.
+    pub fn retire_volume(&self, id: VolumeId, name: &str) -> Result<(), String> {
+        let Some(counts) = self.volumes.open_counts(id) else { return Ok(()) };
+        counts.retire().map_err(|why| {
+            counts.keep();
+            match why {
+                StillUsed::Open => format!(
+                    "{name}: a session on another core has it open; `device list` shows which"
+                ),
+                StillUsed::Busy => format!("{name}: another core is busy with it; try again"),
+            }
+        })
     }
 
     /// Gives the memory of a volume back: at once, or when nothing that is under way points into it any

@@ -25,18 +25,6 @@ pub(super) struct Seat {
     queues: Vec<LoopQueue>,
 }
 
-/// The other loops, as the owner of the volumes has them.
-#[derive(Default)]
-pub(super) struct Followers {
-    catalog: Arc<Catalog>,
-    directory: Option<Arc<Directory>>,
-    served: Vec<Served>,
-    wake: Vec<LoopWaker>,
-    /// What was published last, as of which revisions of the volumes and the exports.
-    published: (u64, u64),
-    listing: Arc<Listing>,
-}
-
 impl Storage {
     /// Prepares for loops on other cores, by their numbers; this one has `own`.
     pub fn share(&mut self, own: &LoopWaker, others: &[(usize, LoopWaker)]) {

@@ -1,8 +1,8 @@
 //! The log, sent to a syslog server (RFC 5424 over UDP) if one is configured.
 
 use super::network::Network;
-use super::state::State;
-use crate::log_ring::{Cursor, Entry};
+use crate::config::System;
+use crate::log_ring::{Cursor, Entry, LogRing};
 use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -28,10 +28,9 @@ pub(super) struct Syslog {
 impl Syslog {
     /// Whether there is anything that it has not looked at. What waits for a way to the server waits for the
     /// control plane to have something to do, as an address that it gets.
-    pub fn wants_poll(&self, state: &State) -> bool {
-        let server = state.document.config().system.syslog;
-        self.retry_at.is_some_and(|at| at <= state.now)
-            || server.is_some() && self.seen != state.log.count()
+    pub fn wants_poll(&self, system: &System, log: &LogRing, now: Instant) -> bool {
+        self.retry_at.is_some_and(|at| at <= now)
+            || system.syslog.is_some() && self.seen != log.count()
     }
 
     /// When there is something to do though nothing happens.
@@ -40,8 +39,14 @@ impl Syslog {
     }
 
     /// Sends what is new, as long as there is room and a way; how many messages.
-    pub fn poll(&mut self, networks: &mut [Network], state: &State) -> usize {
-        let system = &state.document.config().system;
+    pub fn poll(
+        &mut self,
+        networks: &mut [Network],
+        system: &System,
+        log: &LogRing,
+        epoch: u64,
+        now: Instant,
+    ) -> usize {
         self.retry_at = None;
         if self.sender.is_none() && system.syslog.is_none() {
             return 0;
@@ -52,7 +57,7 @@ impl Syslog {
             sender.stop(&mut networks[index].interface);
         }
         let Some(server) = system.syslog else { return 0 };
-        self.seen = state.log.count();
+        self.seen = log.count();
         if self.sender.is_none() {
             let way = |n: &Network| n.interface.next_hop(server.ip()).is_some();
             let Some(index) = networks.iter().position(way) else { return 0 };
@@ -65,17 +70,17 @@ impl Syslog {
         let mut sent = 0;
         loop {
             if self.next.is_none() {
-                self.next = state.log.next(&mut self.cursor).map(|(entry, _)| entry);
+                self.next = log.next(&mut self.cursor).map(|(entry, _)| entry);
             }
             let Some(entry) = &self.next else { return sent };
             let record = Record {
                 severity: severity(entry.level),
-                time: Duration::from_nanos(state.epoch.saturating_add(entry.at.as_nanos())),
+                time: Duration::from_nanos(epoch.saturating_add(entry.at.as_nanos())),
                 source: "appliance",
                 text: entry.text(),
             };
             if sender.send(&mut networks[*index].interface, &record).is_err() {
-                self.retry_at = Some(state.now + RETRY);
+                self.retry_at = Some(now + RETRY);
                 return sent;
             }
             self.next = None;

@@ -2,10 +2,8 @@
 
 use super::disks::DiskSlot;
 use super::known_disks;
-use super::state::State;
 use crate::config::{Config, kept_pair};
 use crate::machine::Machine;
-use crate::report::Value;
 use drivers::hal::{Features, Platform};
 use net::tls::{Pair, PairError, Tls};
 use rand_chacha::ChaCha20Rng;
@@ -16,7 +14,7 @@ use std::sync::Arc;
 pub(super) struct Secure {
     pub tls: Arc<Tls>,
     /// Where the certificate comes from, in words.
-    origin: String,
+    pub origin: String,
 }
 
 /// TLS, if the configuration wants it: with the certificate that it gives, or else one of the appliance's own,
@@ -90,20 +88,4 @@ fn own(
     }
     log::warn!("http: the certificate is new and will be another after a reboot: {kept_nowhere}");
     (pair, "this boot".into())
-}
-
-/// What `show tls` tells.
-pub(super) fn report(state: &mut State) -> Value {
-    let http = &state.document.config().http;
-    let Some(Secure { tls, origin }) = &state.secure else {
-        let next = if http.tls { "off until `save` and `reboot`" } else { "off" };
-        return Value::object([("tls", next.into())]);
-    };
-    Value::object([
-        ("tls", if http.tls { "on" } else { "on until `save` and `reboot`" }.into()),
-        ("port", http.port(true).into()),
-        ("certificate_of", origin.clone().into()),
-        ("sha256_fingerprint", tls.pair().fingerprint().into()),
-        ("pin", tls.pair().pin().into()),
-    ])
 }

@@ -2,86 +2,24 @@
 //! that one of them has stays on the data path. Nobody else knows them by name: a new one implements
 //! [`UdpEngine`] and gets a line in [`UdpEngines::of`].
 
-use super::metrics::Page;
 use super::next_hops::NextHops;
-use super::plane::DataPlane;
 use super::ports::PlanePort;
-use super::rendezvous::Exchange;
+use super::rendezvous::exchange::Exchange;
+use super::udp_engine::{Outgoing, UdpEngine};
 use super::usnic::Usnic;
 use crate::config::Config;
 use crate::console::{Managed, Progress};
-use crate::report::Value;
-use core::fmt::{Display, Error};
-use core::net::{Ipv4Addr, SocketAddrV4};
-use drivers::hal::{Arena, Instant, Packet, TransmitError, UdpFlow, Window};
+use drivers::hal::{Arena, Instant, Packet, TransmitError};
+use management::status::{Losses, UdpEngineStatus};
 use messaging::usnic::UsnicTransport;
 use net::PortAddresses;
+use net::capture::Capture;
 use net::datagram::{self, Datagram, HEADERS, Unfit};
 use net::refusal::Refusals;
 use rand_core::RngCore;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Most bytes of an engine's own header.
-pub(super) const MOST_HEAD: usize = 64;
-
-/// An engine over UDP. It does no I/O, and nothing in it blocks.
-pub(super) trait UdpEngine {
-    /// What commands and `show` call it.
-    fn name(&self) -> &'static str;
-    /// Its UDP ports, each with the place of the plane's port that it has them at.
-    fn ports(&self) -> Vec<(usize, u16)>;
-    /// Datagrams that come in numbers, and where: a port that can receive them in a queue of their own does.
-    fn flows(&self) -> Vec<(usize, UdpFlow)>;
-    /// Whom it sends to: places of ports, and addresses.
-    fn peers(&self) -> Vec<(usize, Ipv4Addr)>;
-    /// A datagram has arrived at the port of a place, whole and with a right checksum.
-    fn receive(&mut self, port: usize, datagram: &Datagram<'_>, now: Instant);
-    /// What its users have to do; how much was done.
-    fn poll(&mut self, now: Instant) -> usize;
-    /// The next datagram to send, if there is one. It counts as sent.
-    fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing<'_>>;
-    /// When there is something to do though nothing arrives.
-    fn deadline(&mut self) -> Option<Instant>;
-    /// As a transport of rules, if it is one; it says so when it has something to do by that.
-    fn rules<'a>(
-        &'a mut self,
-        _touched: &'a mut bool,
-        _now: Instant,
-    ) -> Option<UsnicTransport<'a>> {
-        None
-    }
-    /// Heeds what can be changed while it runs.
-    fn configure(&mut self, config: &Config, now: Instant);
-    /// What it has refused.
-    fn refusals(&mut self) -> &mut Refusals;
-    /// What `show` tells of it.
-    fn report(&self) -> Value;
-    /// Its metrics.
-    fn metrics(&self, page: &mut Page<'_>) -> Result<(), Error>;
-    /// Carries an order of the console out.
-    fn order(&mut self, order: &str, words: &[&str], now: Instant) -> Result<Managed, String>;
-    /// News of an order that takes a while.
-    fn progress(&mut self, now: Instant) -> Option<Progress>;
-    /// Ends that order.
-    fn cancel(&mut self);
-    /// What it does with records of `rendezvous`, if there is anything of the kind.
-    fn exchange(&mut self) -> Option<&mut dyn Exchange> {
-        None
-    }
-}
-
-/// A datagram that is to be sent.
-pub(super) struct Outgoing<'a> {
-    /// Place of the port.
-    pub port: usize,
-    pub from: SocketAddrV4,
-    pub to: SocketAddrV4,
-    /// Its first bytes, at most [`MOST_HEAD`].
-    pub head: &'a [u8],
-    /// The rest, where it lies.
-    pub tail: &'a [Window],
-}
 
 /// A frame in its slot's buffer.
 #[derive(Clone, Copy)]
@@ -106,19 +44,6 @@ impl Framed {
         }
         Some(Framed { port: out.port, length })
     }
-}
-
-/// What went wrong below an engine.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Losses {
-    /// Datagrams with a wrong checksum, or without one.
-    pub checksum: u64,
-    /// Frames whose lengths do not go together.
-    pub malformed: u64,
-    /// Frames for another station or address.
-    pub not_ours: u64,
-    /// Datagrams to hosts whose hardware address is not known yet, or that are no peers.
-    pub no_next_hop: u64,
 }
 
 /// An engine, and what the plane keeps of it.
@@ -286,9 +211,15 @@ impl UdpEngines {
         self.slots.iter_mut().find(|slot| slot.engine.name() == name)
     }
 
-    /// What is told of one; nothing if there is none of that name.
-    pub fn report(&mut self, name: &str) -> Value {
-        self.find(name).map_or(Value::List(Vec::new()), |slot| slot.engine.report())
+    /// What is told of all.
+    pub fn statuses(&self) -> Vec<UdpEngineStatus<'_>> {
+        let all = self.slots.iter();
+        all.map(|Slot { engine, losses, .. }| UdpEngineStatus {
+            name: engine.name(),
+            losses: *losses,
+            usnic: engine.status(),
+        })
+        .collect()
     }
 
     /// Carries out an order of the console to the engine of this name.
@@ -315,38 +246,14 @@ impl UdpEngines {
         self.slots.iter_mut().for_each(|slot| slot.engine.cancel());
     }
 
-    /// Metrics of all, and what was lost below them.
-    pub fn metrics(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        if self.slots.is_empty() {
-            return Ok(());
-        }
-        let mut lost = page.counter(
-            "isthmus_udp_engine_lost_total",
-            "Datagrams to or from an engine over UDP that were dropped below it, and why.",
-        )?;
-        for slot in &self.slots {
-            let Losses { checksum, malformed, not_ours, no_next_hop } = slot.losses;
-            let all = [
-                ("checksum", checksum),
-                ("malformed", malformed),
-                ("not_ours", not_ours),
-                ("no_next_hop", no_next_hop),
-            ];
-            for (reason, count) in all {
-                let name = slot.engine.name();
-                let labels =
-                    [("engine", &name as &dyn Display), ("reason", &reason as &dyn Display)];
-                lost.sample(&labels, count)?;
-            }
-        }
-        self.slots.iter().try_for_each(|slot| slot.engine.metrics(page))
-    }
-}
-
-impl DataPlane {
-    /// Hands the datagrams of engines over UDP to their ports, as many as there is room for; how many.
-    pub fn transmit_datagrams(&mut self, now: Instant) -> usize {
-        let UdpEngines { slots, next_hops, .. } = &mut self.udp_engines;
+    /// Hands the datagrams of engines to their ports, as many as there is room for; how many.
+    pub fn transmit(
+        &mut self,
+        ports: &mut [PlanePort],
+        capture: &mut Capture,
+        now: Instant,
+    ) -> usize {
+        let UdpEngines { slots, next_hops, .. } = self;
         let mut sent = 0;
         for Slot { engine, touched, due, frame, waiting, losses } in slots {
             if !*touched && due.is_none_or(|at| at > now) && waiting.is_none() {
@@ -358,7 +265,7 @@ impl DataPlane {
                     None => {
                         let Some(out) = engine.poll_transmit(now) else { break };
                         let next_hop = next_hops.mac(out.port, *out.to.ip(), now);
-                        let ours = self.ports.get(out.port).map(|slot| slot.local.mac);
+                        let ours = ports.get(out.port).map(|slot| slot.local.mac);
                         let macs = ours.zip(next_hop).map(|(ours, next_hop)| [ours, next_hop]);
                         let framed = macs.and_then(|macs| Framed::write(frame, &out, macs));
                         let Some(framed) = framed else {
@@ -368,7 +275,7 @@ impl DataPlane {
                         framed
                     }
                 };
-                let Some(slot) = self.ports.get_mut(framed.port) else { continue };
+                let Some(slot) = ports.get_mut(framed.port) else { continue };
                 let Some(header) = frame.get(..framed.length) else { continue };
                 let packet = Packet { header, payload: &[], trailer: &[] };
                 if slot.port.transmit(&packet) == Err(TransmitError::Full) {
@@ -376,7 +283,7 @@ impl DataPlane {
                     break;
                 }
                 sent += 1;
-                self.capture.sent(framed.port, &packet, now);
+                capture.sent(framed.port, &packet, now);
             }
             *touched = false;
             *due = engine.deadline();

@@ -1,120 +1,22 @@
 //! Disks that hold volumes as extents: looked at when the appliance starts, changed from the
 //! console and as the configuration says, while the volumes are in use.
 
-use super::disks::{DiskSlot, Role, SharedDisk};
+use super::disk_pool::{DiskPool, Order};
+use super::disks::{DiskSlot, Role};
 use super::storage::Storage;
 use crate::config::{Config, Name, Size, Volume};
 use drivers::hal::{Arena, Disk, Instant};
+use provider_set::ProviderSet;
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
-use storage::volume::extents::{Change, Store, StoreEvent, StoreState};
-use storage::volume::{DiskHandle, DiskVolume, Extents};
-
-/// Something to do on a disk.
-#[derive(Clone, Debug)]
-pub(super) enum Order {
-    Create { name: String, bytes: u64, force: bool },
-    Grow { name: String, bytes: u64 },
-    Delete { name: String },
-}
-
-impl Order {
-    fn name(&self) -> &str {
-        match self {
-            Order::Create { name, .. } | Order::Grow { name, .. } | Order::Delete { name } => name,
-        }
-    }
-}
-
-/// A disk that holds volumes, or is looked at.
-pub(super) struct DiskPool {
-    /// Number of the disk.
-    pub number: usize,
-    /// What names the disk for good.
-    device: String,
-    store: Store,
-    user: DiskHandle<SharedDisk>,
-    open: Vec<(String, Extents)>,
-    /// What is to be done, the first is under way; and whether the console waits for it.
-    orders: VecDeque<(Order, bool)>,
-}
+use storage::volume::extents::{StoreEvent, StoreState};
+use storage::volume::{DiskVolume, Extents};
 
 /// What came of an order.
 pub(super) struct Outcome {
     pub result: Result<String, String>,
     /// Whether the console waits for it.
     pub told: bool,
-}
-
-impl DiskPool {
-    /// Starts looking at a disk; None if there is no memory for it.
-    pub fn new(number: usize, slot: &DiskSlot, arena: &mut Arena) -> Option<Self> {
-        let store = Store::new(slot.geometry, arena)?;
-        let user = DiskHandle::new(slot.disk.share());
-        let device = slot.device.clone();
-        Some(DiskPool { number, device, store, user, open: Vec::new(), orders: VecDeque::new() })
-    }
-
-    /// What is known of the disk.
-    pub fn state(&self) -> StoreState {
-        self.store.state()
-    }
-
-    /// Bytes that are free.
-    pub fn free(&self) -> u64 {
-        let free = self.store.table().free(self.user.geometry().sectors);
-        free.iter().map(|extent| extent.sectors * 512).sum()
-    }
-
-    /// How many extents a volume has, and its bytes.
-    pub fn volume(&self, name: &str) -> Option<(usize, u64)> {
-        let entry = self.store.table().find(name)?;
-        Some((entry.extents.len(), entry.sectors() * 512))
-    }
-
-    /// Whether it can be given up: nothing of ours is on it, and nothing is to be done.
-    fn is_idle(&self) -> bool {
-        !self.store.is_busy() && self.orders.is_empty() && self.open.is_empty()
-    }
-
-    /// Goes on; true if the disk has done something.
-    pub fn step(&mut self) -> (bool, Option<StoreEvent>) {
-        let before = self.store.position();
-        let event = self.store.poll(&mut self.user);
-        (event.is_some() || self.store.position() != before, event)
-    }
-
-    /// Starts the first order; an error ends it.
-    fn start(&mut self) -> Result<(), String> {
-        self.store.set_geometry(self.user.geometry());
-        let Some((order, _)) = self.orders.front() else { return Ok(()) };
-        let force = matches!(order, Order::Create { force: true, .. });
-        let number = self.number;
-        if self.store.state() != StoreState::Ready {
-            let create = matches!(order, Order::Create { .. });
-            if create && self.store.claim(force) {
-                return Ok(());
-            }
-            let how = match self.store.state() {
-                StoreState::Foreign if create => {
-                    ": `force` makes it one for volumes, and what is on it is lost"
-                }
-                StoreState::Damaged if create => {
-                    ": `force` makes it anew, and all volumes are lost"
-                }
-                _ => "",
-            };
-            return Err(format!("disk {number} {}{how}", self.store.state()));
-        }
-        let sectors = |bytes: u64| bytes.div_ceil(512);
-        let change = match order {
-            Order::Create { name, bytes, .. } => Change::Create(name, sectors(*bytes)),
-            Order::Grow { name, bytes } => Change::Grow(name, sectors(*bytes)),
-            Order::Delete { name } => Change::Delete(name),
-        };
-        self.store.change(change).map_err(|error| format!("disk {number}: {error}"))
-    }
 }
 
 impl Storage {
@@ -138,7 +40,7 @@ impl Storage {
                 match pool.step() {
                     (_, Some(event)) => break Some(event),
                     _ if !wait() => break None,
-                    _ => core::hint::spin_loop(),
+                    _ => drivers::hal::relax(),
                 }
             };
             if event.is_none() {
@@ -252,6 +154,35 @@ impl Storage {
         for pool in &mut self.pools {
             pool.open.retain(|(open, _)| open != name);
         }
+    }
+
+    /// Deletes a volume that was retired; true if its extents are yet to be given back. `whole_disk` is the number of
+    /// the disk that it was.
+    pub fn delete_volume(
+        &mut self,
+        name: &str,
+        whole_disk: Option<usize>,
+        disks: &mut [DiskSlot],
+        arena: &mut Arena,
+        provider: Option<&ProviderSet>,
+        now: Instant,
+    ) -> Result<bool, String> {
+        let id = self.volumes.find(name);
+        let volume = id.and_then(|id| self.volumes.remove(id));
+        if let Some(memory) = volume.and_then(|volume| volume.into_parts().shared) {
+            self.retire(memory, arena, provider, now);
+        }
+        // One that could not become a volume keeps its role.
+        if let Some(number) = whole_disk
+            && disks[number].role == Role::Volume
+        {
+            disks[number].role = Role::Free;
+        }
+        let pool = self.pools.iter().find(|pool| pool.volume(name).is_some());
+        let number = pool.map(|pool| pool.number);
+        self.close_volume(name);
+        let Some(number) = number else { return Ok(false) };
+        self.order(number, Order::Delete { name: name.into() }, disks, arena).map(|()| true)
     }
 
     /// Whether a volume is being made.

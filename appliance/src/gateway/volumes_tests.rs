@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::config::Document;
+use crate::gateway::disks::SharedDisk;
 use drivers::hal::{Completion, Features, Geometry, Operation, Request, SubmitError, Window};
 use rand_core::SeedableRng;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use storage::volume::RamMemory;
 

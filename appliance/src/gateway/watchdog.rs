@@ -1,7 +1,6 @@
 //! The machine's watchdog: it resets the machine when this loop stands still for too long. It runs if the configuration
 //! wants it, and while an image is on trial, for which the UEFI front end has started it.
 
-use super::state::State;
 use crate::machine::Watchdog;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -9,7 +8,7 @@ use drivers::hal::Instant;
 /// How often it is seen to.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Seconds until it resets a machine whose image is on trial.
-const TRIAL: u16 = 120;
+pub(super) const TRIAL: u16 = 120;
 
 /// The watchdog, if the machine has one.
 pub(super) struct Keeper {
@@ -31,7 +30,14 @@ impl Keeper {
         (self.device.as_ref().map(|device| device.name()), self.runs)
     }
 
-    fn poll(&mut self, wanted: u16, now: Instant) {
+    /// Whether there is something to see to.
+    #[inline]
+    pub fn wants_poll(&self, wanted: u16, now: Instant) -> bool {
+        wanted != self.runs || wanted > 0 && self.due <= now
+    }
+
+    /// Sees to it that it runs with so many seconds; with 0 it does not.
+    pub fn poll(&mut self, wanted: u16, now: Instant) {
         let Some(device) = &mut self.device else {
             if wanted > 0 && !core::mem::replace(&mut self.told, true) {
                 log::warn!("watchdog: the machine has none that is known: i6300esb or iTCO");
@@ -56,21 +62,6 @@ impl Keeper {
     /// When it wants to be seen to.
     pub fn deadline(&self) -> Option<Instant> {
         (self.runs > 0).then_some(self.due)
-    }
-}
-
-impl State {
-    /// Sees to the watchdog.
-    #[inline]
-    pub(super) fn poll_watchdog(&mut self, now: Instant) {
-        let trial = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_on_trial());
-        let wanted = match self.document.config().system.watchdog {
-            0 if trial => TRIAL,
-            seconds => seconds,
-        };
-        if wanted != self.watchdog.runs || wanted > 0 && self.watchdog.due <= now {
-            self.watchdog.poll(wanted, now);
-        }
     }
 }
 

@@ -3,29 +3,38 @@
 //! two rounds. What is told of a loop it writes down by itself, before it halts and once in a while, so
 //! that nobody waits for it.
 
-use super::NAP;
-use super::bridge::{Bridge, BridgesTold, LoopBridges};
+use super::bridge::Bridge;
+use super::cards::{Cards, Found};
 use super::forwarding::Forwarded;
 use super::loop_waker::LoopWaker;
-use super::plane::{DataPlane, PlaneReport, Settings};
+use super::plane::{DataPlane, Settings};
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
-use super::storage_rows::{RowsTold, StorageRows};
+use crate::config::RoceBy;
 use crate::families::OfNtb;
 use crate::loops::Stage;
 use crate::machine::{Core, SpareCore};
 use core::time::Duration;
-use drivers::hal::{Instant, Port};
+use drivers::device::OpenedPort;
+use drivers::hal::Instant;
+use management::status::{BridgeStatus, PlaneReport};
+use management::storage_rows::{RowsTold, StorageRows};
 use net::refusal::Refusals;
 use ntrdma::Ntrdma;
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
 use rtrb::{Consumer, Producer, RingBuffer};
 use spin::Mutex;
 use std::sync::Arc;
 
+/// How long a loop halts at most when a device cannot wake it.
+pub(super) const NAP: Duration = Duration::from_millis(1);
 /// Orders that can wait.
 const ORDERS: usize = 64;
 /// How often a loop that does not halt writes down what is told of it.
 const REPORT_INTERVAL: Duration = Duration::from_millis(10);
+/// How often a loop writes down what is told of its bridges.
+const BRIDGES_INTERVAL: Duration = Duration::from_millis(100);
 /// How old that may be where the loop does not halt: a host that is busy may keep a processor waiting.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -41,7 +50,7 @@ struct Told {
     /// What was refused there, until the control plane takes note.
     refused: Refusals,
     storage: Arc<StorageRows>,
-    bridges: Arc<BridgesTold>,
+    bridges: Arc<[BridgeStatus]>,
 }
 
 /// Where it does. The lock is held for as long as a copy takes.
@@ -65,7 +74,9 @@ pub(super) struct Orders {
 /// A port of the loop.
 pub(super) struct Dealt {
     pub name: String,
-    pub port: Box<dyn Port + Send>,
+    pub port: OpenedPort,
+    /// What is to do RoCE there.
+    pub roce: Option<RoceBy>,
     pub punt_queue: PuntQueue,
     pub forwarded: Option<Forwarded>,
 }
@@ -139,7 +150,7 @@ impl Worker {
     }
 
     /// What it tells of its bridges.
-    pub fn bridges(&self) -> Arc<BridgesTold> {
+    pub fn bridges(&self) -> Arc<[BridgeStatus]> {
         self.board.lock().bridges.clone()
     }
 
@@ -168,22 +179,30 @@ struct Loop {
     /// When it tells of itself next.
     report_due: Instant,
     rows_told: RowsTold,
-    bridges_told: LoopBridges,
+    /// When it tells of its bridges next.
+    bridges_due: Instant,
     waker: LoopWaker,
 }
 
 impl Loop {
     fn new(start: Start, core: Box<dyn Core>) -> Self {
-        let echo = start.settings.config.services.udp_echo;
-        let made = |Dealt { name, port, punt_queue, forwarded }| {
-            (PlanePort::new(name, port, echo), Ways { punt_queue, forwarded })
+        let mut settings = start.settings;
+        let (config, arena) = (&settings.config, &settings.arena);
+        let mut rng = ChaCha12Rng::from_seed(settings.seed);
+        let mut cards = Cards::default();
+        let mut found = Found { config, arena, rng: &mut rng };
+        let made = |(place, Dealt { name, port, roce, punt_queue, forwarded })| {
+            let port = cards.take(port, place, &name, roce, &mut found);
+            let port = PlanePort::new(name, port, config.services.udp_echo);
+            (port, Ways { punt_queue, forwarded })
         };
-        let (ports, ways): (Vec<_>, _) = start.ports.into_iter().map(made).unzip();
-        let plane = DataPlane::new(start.settings, ports, start.bridges, core.now());
+        let (ports, ways): (Vec<_>, _) = start.ports.into_iter().enumerate().map(made).unzip();
+        rng.fill_bytes(&mut settings.seed);
+        let plane = DataPlane::new(settings, ports, start.bridges, cards, core.now());
         let report_due = Instant::ZERO;
-        let (rows_told, bridges_told) = (RowsTold::default(), LoopBridges::default());
+        let (rows_told, bridges_due) = (RowsTold::default(), Instant::ZERO);
         let Start { core: number, orders, waker, .. } = start;
-        Loop { core, number, plane, ways, orders, report_due, rows_told, bridges_told, waker }
+        Loop { core, number, plane, ways, orders, report_due, rows_told, bridges_due, waker }
     }
 
     fn run(mut self) -> ! {
@@ -202,8 +221,14 @@ impl Loop {
     fn tell(&mut self, now: Instant, halting: bool) {
         self.report_due = now + REPORT_INTERVAL;
         self.plane.storage.own_disks.watch(now);
-        let rows = self.rows_told.news(&self.plane.storage, now);
-        let bridges = self.bridges_told.news(&self.plane, self.number, now);
+        let storage = &self.plane.storage;
+        let rows =
+            storage.server.as_ref().and_then(|s| self.rows_told.news(s, &storage.volumes, now));
+        let tells = !self.plane.bridges.is_empty() && now >= self.bridges_due;
+        let bridges = tells.then(|| {
+            self.bridges_due = now + BRIDGES_INTERVAL;
+            self.plane.bridge_statuses(self.number).collect()
+        });
         let mut told = self.orders.board.lock();
         (told.at, told.halting) = (now, halting);
         self.plane.report_into(&mut told.plane);
@@ -215,6 +240,8 @@ impl Loop {
         }
         if let Some(rdma_stack) = &mut self.plane.rdma_stack {
             told.refused.absorb(rdma_stack.providers.roce.refusals());
+            let cards = rdma_stack.providers.card_refusals();
+            cards.for_each(|refusals| told.refused.absorb(refusals));
         }
         if let Some(server) = &mut self.plane.storage.server {
             told.refused.absorb(server.transport_mut().refusals());
@@ -232,6 +259,10 @@ impl Loop {
         let received = plane.receive(now, |place, frame| ways[place].push(frame));
         let served = plane.serve(now);
         plane.free_retired(now);
+        if let Some(rdma_stack) = &mut plane.rdma_stack {
+            let strangers = rdma_stack.strangers.drain();
+            strangers.for_each(|(place, host)| ways[place].punt_queue.ask_for(host));
+        }
         let mut sent = plane.transmit_fabric(now);
         for (place, ways) in ways.iter_mut().enumerate() {
             for queue in ways.queues_mut() {

@@ -36,10 +36,20 @@ pub struct System {
 
 /// Makes the system, or finds that it is there and current. Minutes the first time, mostly downloads.
 pub fn prepare() -> Result<System> {
+    prepare_at("guest", packages::newest_kernel, true)
+}
+
+/// The same with Debian's older kernel and the modules that it comes with.
+pub fn prepare_older() -> Result<System> {
+    prepare_at("guest-older", packages::older_kernel, false)
+}
+
+/// With the modules that are built from source, or without.
+fn prepare_at(name: &str, kernel: fn() -> Result<Kernel>, builds: bool) -> Result<System> {
     setup::install(&[Purpose::Run, Purpose::Guest])?;
     let _alone = workspace::lock()?;
-    let kernel = packages::newest_kernel()?;
-    let directory = workspace::target().join("guest");
+    let kernel = kernel()?;
+    let directory = workspace::target().join(name);
     let system = System {
         kernel: directory.join("vmlinuz"),
         initramfs: directory.join("initramfs.cpio"),
@@ -52,12 +62,12 @@ pub fn prepare() -> Result<System> {
     if fs::read_to_string(&stamp).is_ok_and(|made| made == recipe) {
         return Ok(system);
     }
-    make(&kernel, &directory, &system)?;
+    make(&kernel, builds, &directory, &system)?;
     fs::write(stamp, recipe)?;
     Ok(system)
 }
 
-fn make(kernel: &Kernel, directory: &Path, system: &System) -> Result<()> {
+fn make(kernel: &Kernel, builds: bool, directory: &Path, system: &System) -> Result<()> {
     eprintln!("making a Linux guest with Debian's kernel {}", kernel.release);
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
@@ -67,11 +77,14 @@ fn make(kernel: &Kernel, directory: &Path, system: &System) -> Result<()> {
     let downloads = directory.join("packages");
     fs::create_dir_all(&sysroot)?;
     fs::create_dir_all(&downloads)?;
-    packages::download(kernel, &downloads)?;
+    packages::download(kernel, builds, &downloads)?;
     packages::unpack(&downloads, &sysroot)?;
     fs::remove_dir_all(&downloads)?;
 
-    let built = modules::build(kernel, &sysroot, &directory.join("modules"))?;
+    let built = match builds {
+        true => modules::build(kernel, &sysroot, &directory.join("modules"))?,
+        false => Vec::new(),
+    };
     let root = directory.join("root");
     root::lay_out(kernel, &sysroot, &built, &root)?;
     let image = sysroot.join(format!("boot/vmlinuz-{}", kernel.release));

@@ -43,16 +43,24 @@ pub fn recipe() -> String {
 
 /// The newest kernel of the series that apt knows. Renews the package lists if it knows none.
 pub fn newest_kernel() -> Result<Kernel> {
-    if let Ok(kernel) = ask_kernel() {
+    kernel_in(&format!("linux-image-{SERIES}-amd64"))
+}
+
+/// Bookworm's own, of an older series.
+pub fn older_kernel() -> Result<Kernel> {
+    kernel_in("linux-image-amd64")
+}
+
+fn kernel_in(metapackage: &str) -> Result<Kernel> {
+    if let Ok(kernel) = ask_kernel(metapackage) {
         return Ok(kernel);
     }
     setup::renew_lists();
-    ask_kernel()
+    ask_kernel(metapackage)
 }
 
-fn ask_kernel() -> Result<Kernel> {
-    let metapackage = format!("linux-image-{SERIES}-amd64");
-    let depends = field(&metapackage, "Depends").with_context(|| {
+fn ask_kernel(metapackage: &str) -> Result<Kernel> {
+    let depends = field(metapackage, "Depends").with_context(|| {
         format!("apt knows no {metapackage}: the guests need Debian 12 with its security archive")
     })?;
     kernel_of(&depends).with_context(|| format!("{metapackage} depends on {depends:?}"))
@@ -73,9 +81,10 @@ fn field(package: &str, name: &str) -> Result<String> {
     Ok(value.with_context(|| format!("{package} has no field {name}"))?.to_string())
 }
 
-/// Downloads the kernel, what its modules are built with, its source, and the tools with all they need.
-pub fn download(kernel: &Kernel, directory: &Path) -> Result<()> {
-    let mut wanted = kernel_packages(kernel)?;
+/// Downloads the kernel, with what its modules are built with and its source if they are, and the tools with all they
+/// need.
+pub fn download(kernel: &Kernel, builds: bool, directory: &Path) -> Result<()> {
+    let mut wanted = if builds { kernel_packages(kernel)? } else { vec![image(kernel)] };
     wanted.extend(closure(TOOLS)?);
     apt_download(&wanted, directory)
 }

@@ -192,7 +192,9 @@ fn install_modules(kernel: &Kernel, sysroot: &Path, built: &[PathBuf], root: &Pa
             packed.push(target);
         }
     }
-    command::run_quietly("unpacking modules", Command::new("xz").arg("-d").args(&packed))?;
+    if !packed.is_empty() {
+        command::run_quietly("unpacking modules", Command::new("xz").arg("-d").args(&packed))?;
+    }
     for module in built {
         let name = module.file_name().context("a module has a name")?;
         fs::create_dir_all(root.join(&directory).join("extra"))?;

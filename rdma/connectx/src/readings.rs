@@ -3,6 +3,8 @@
 
 use super::ConnectX;
 use super::commands::Job;
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
 use drivers::ethernet::mlx5::Command;
@@ -13,6 +15,7 @@ const QUERY_VPORT_COUNTER: Command = Command(0x770, "QUERY_VPORT_COUNTER");
 pub const ALLOC_Q_COUNTER: Command = Command(0x771, "ALLOC_Q_COUNTER");
 const QUERY_Q_COUNTER: Command = Command(0x773, "QUERY_Q_COUNTER");
 const ACCESS_REG: Command = Command(0x805, "ACCESS_REG");
+const QUERY_CONG_STATUS: Command = Command(0x822, "QUERY_CONG_STATUS");
 const QUERY_CONG_STATISTICS: Command = Command(0x826, "QUERY_CONG_STATISTICS");
 
 /// Registers of the port: flow control, and by what of a packet its priority is told.
@@ -22,6 +25,11 @@ const EVERY: Duration = Duration::from_secs(1);
 const NOT_LOSSLESS: &str = "lossless is not configured: neither priority flow control nor pause is on at the card's port in both \
      directions, so what the network drops is sent again, slowly; set it for RoCE's class here and at the switch, or mark \
      with ECN (docs/hardware.md)";
+const NOT_MARKED: &str = "ECN is not configured: there is no priority for which the card both tells of marks and slows down because \
+     of them, so that a switch which marks is not heeded; turn it on for RoCE's class (docs/hardware.md)";
+/// Who heeds congestion: who sends, and who receives and tells; of each of eight priorities.
+const NODES: [u8; 2] = [1, 2];
+const PRIORITIES: u8 = 8;
 
 /// What is read next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +41,8 @@ pub enum Reading {
     /// Settings.
     FlowControl,
     Trust,
+    /// Whether a node heeds congestion for a priority.
+    Marks(u8, u8),
 }
 
 /// What the card has counted since it was set up, resets included.
@@ -74,6 +84,8 @@ pub struct FlowControl {
     pub pause: Option<(bool, bool)>,
     /// Priorities are told by DSCP, and not by VLAN tags.
     pub by_dscp: Option<bool>,
+    /// Priorities for which congestion (ECN) is heeded as sender, and is told of as receiver: a bit for each.
+    pub marks: Option<[u8; 2]>,
 }
 
 impl FlowControl {
@@ -81,6 +93,30 @@ impl FlowControl {
     pub fn is_lossless(&self) -> Option<bool> {
         let (both, pause) = (self.priorities?, self.pause?);
         Some(both.0 & both.1 != 0 || pause.0 && pause.1)
+    }
+
+    /// For the operator. None if it is not known.
+    pub fn in_words(&self) -> Option<String> {
+        let ((held, told), pause) = (self.priorities?, self.pause?);
+        let trust = match self.by_dscp {
+            Some(true) => ", by DSCP",
+            Some(false) => ", by VLAN priority",
+            None => "",
+        };
+        let list = |of: u8| {
+            let on = (0..PRIORITIES).filter(|priority| of >> priority & 1 == 1);
+            on.map(|priority| priority.to_string()).collect::<Vec<String>>().join(" ")
+        };
+        let marks = match self.marks.map(|[sent, received]| sent & received) {
+            None => String::new(),
+            Some(0) => ", no ECN".into(),
+            Some(both) => format!(", ECN on {}", list(both)),
+        };
+        Some(match (held & told, pause) {
+            (0, (true, true)) => format!("pause{marks}"),
+            (0, _) => format!("off{trust}{marks}"),
+            (both, _) => format!("priorities {}{trust}{marks}", list(both)),
+        })
     }
 }
 
@@ -167,6 +203,10 @@ impl ConnectX {
     pub(super) fn read_settings(&mut self) {
         self.readings.flow_control = FlowControl::default();
         self.jobs.extend([Reading::FlowControl, Reading::Trust].map(Job::Read));
+        if self.readings.congestion {
+            let all = (0..PRIORITIES).flat_map(|priority| NODES.map(|node| (node, priority)));
+            self.jobs.extend(all.map(|(node, priority)| Job::Read(Reading::Marks(node, priority))));
+        }
     }
 
     /// Has counters read when it is time.
@@ -203,6 +243,11 @@ impl ConnectX {
             }
             Reading::Port => (QUERY_VPORT_COUNTER, 0, alloc::vec![0; 0x20 - 8], 0x210),
             Reading::Congestion => (QUERY_CONG_STATISTICS, 0, alloc::vec![0; 8], 0x110),
+            Reading::Marks(node, priority) => {
+                let mut input = alloc::vec![0; 8];
+                input[3] = priority << 4 | node;
+                (QUERY_CONG_STATUS, 0, input, 0x10)
+            }
             Reading::FlowControl => register(FLOW_CONTROL, 0x20),
             Reading::Trust => register(TRUST, 8),
         }
@@ -219,6 +264,17 @@ impl ConnectX {
                 readings.take_flow_control(answer);
                 if readings.flow_control.is_lossless() == Some(false) {
                     self.function.port().advise(NOT_LOSSLESS);
+                }
+            }
+            Reading::Marks(node, priority) => {
+                let on = answer.get(12).is_some_and(|flags| flags & 0x80 != 0);
+                let marks = readings.flow_control.marks.get_or_insert_default();
+                if let Some(of) = marks.get_mut(usize::from(node) - 1) {
+                    *of |= u8::from(on) << priority;
+                }
+                let is_last = [node, priority] == [NODES[1], PRIORITIES - 1];
+                if is_last && marks[0] & marks[1] == 0 {
+                    self.function.port().advise(NOT_MARKED);
                 }
             }
             Reading::Trust => {
@@ -255,6 +311,20 @@ mod tests {
         readings.begin(1, false);
         readings.take_port(&port);
         assert_eq!(readings.counters.rx_discards, 8);
+    }
+
+    #[test]
+    fn settings_are_said_in_words() {
+        let mut settings = FlowControl { pause: Some((false, false)), ..FlowControl::default() };
+        assert_eq!(settings.in_words(), None);
+        settings.priorities = Some((8, 12));
+        assert_eq!(settings.in_words().as_deref(), Some("priorities 3"));
+        (settings.by_dscp, settings.marks) = (Some(true), Some([9, 15]));
+        assert_eq!(settings.in_words().as_deref(), Some("priorities 3, by DSCP, ECN on 0 3"));
+        (settings.priorities, settings.marks) = (Some((1, 2)), Some([1, 2]));
+        assert_eq!(settings.in_words().as_deref(), Some("off, by DSCP, no ECN"));
+        settings.pause = Some((true, true));
+        assert_eq!(settings.in_words().as_deref(), Some("pause, no ECN"));
     }
 
     #[test]

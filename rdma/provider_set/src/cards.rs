@@ -2,9 +2,6 @@
 
 use super::beside::Beside;
 use super::{ProviderSet, names};
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 use connectx::ConnectX;
 use core::net::IpAddr;
 use drivers::hal::Instant;
@@ -29,11 +26,6 @@ impl ProviderSet {
         mark.is_some()
     }
 
-    /// Whether the port at a place has a card that does RoCE itself.
-    pub fn has_card(&self, port: usize) -> bool {
-        self.card(port).is_some()
-    }
-
     /// The place of the port whose card has an address of ours.
     pub(super) fn card_of(&self, local: IpAddr) -> Option<usize> {
         self.cards.iter().find(|card| card.beside.device.has(local)).map(|card| card.port)
@@ -42,26 +34,6 @@ impl ProviderSet {
     /// The card of the port at a place, if it has one.
     pub fn card(&self, port: usize) -> Option<&ConnectX> {
         self.cards.iter().find(|card| card.port == port).map(|card| &card.beside.device)
-    }
-
-    /// How flow control is set at the port at a place, if its card tells.
-    pub fn flow_control(&self, port: usize) -> Option<String> {
-        let settings = self.card(port)?.flow_control();
-        let ((held, told), pause) = (settings.priorities?, settings.pause?);
-        let trust = match settings.by_dscp {
-            Some(true) => ", by DSCP",
-            Some(false) => ", by VLAN priority",
-            None => "",
-        };
-        Some(match (held & told, pause) {
-            (0, (true, true)) => "pause".into(),
-            (0, _) => format!("off{trust}"),
-            (both, _) => {
-                let on = (0..8).filter(|priority| both >> priority & 1 == 1);
-                let on: Vec<String> = on.map(|priority| priority.to_string()).collect();
-                format!("priorities {}{trust}", on.join(" "))
-            }
-        })
     }
 
     /// See [`ProviderSet::card`].

@@ -6,16 +6,6 @@ use drivers::hal::Instant;
 use net::refusal::Refusals;
 
 impl ProviderSet {
-    /// Whether the port at a place has a card that does RoCE itself.
-    pub fn has_card(&self, _port: usize) -> bool {
-        false
-    }
-
-    /// How flow control is set at the port at a place, if its card tells.
-    pub fn flow_control(&self, _port: usize) -> Option<alloc::string::String> {
-        None
-    }
-
     /// Takes in what cards have done.
     #[inline(always)]
     pub fn poll_cards(&mut self, _now: Instant) {}

@@ -1,6 +1,7 @@
 //! ConnectX: the model under the stock drivers of Linux (`mlx5_core`, its netdev, `mlx5_ib`), which is what proves the
 //! model; models that do something wrong, which Linux notices; and the image at one function of a model, with stock Linux
 //! at the other. What the model does on errors is an opinion: no card was seen.
+mod cores;
 mod faults;
 mod reboots;
 mod smc;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use interop_tests::{image_spec, map, storage, system, unmap};
-use launch::guest::Guest;
+use launch::guest::{self, Guest, System};
 use launch::models::ModelServer;
 use launch::qemu::{Machine, Program, Vm};
 
@@ -29,9 +30,15 @@ fn model(functions: usize, options: &[&str]) -> Result<ModelServer> {
 
 /// The image with the second function of a model, and `words` on its command line.
 fn image(model: &ModelServer, mtu: u16, words: &str) -> Result<Vm> {
+    image_on(1, model, mtu, words)
+}
+
+/// The same, with so many processors.
+fn image_on(cpus: u32, model: &ModelServer, mtu: u16, words: &str) -> Result<Vm> {
     let address = format!("isthmus.net.0.address={THERE}/24 isthmus.net.0.mtu={mtu}");
     let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?);
-    let mut vm = spec.vfio_user(&model.socket_of(1)).append(&address).append(words).start()?;
+    let spec = spec.cpus(cpus).vfio_user(&model.socket_of(1));
+    let mut vm = spec.append(&address).append(words).start()?;
     vm.wait_ready()?;
     Ok(vm)
 }
@@ -55,7 +62,17 @@ impl Linux {
 
     /// With the first functions of a model, and behind them the first one of another.
     fn with(model: ModelServer, functions: usize, other: Option<&ModelServer>) -> Result<Linux> {
-        let mut spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
+        Linux::of(system()?, model, functions, other)
+    }
+
+    /// Which system it is, too.
+    fn of(
+        system: &System,
+        model: ModelServer,
+        functions: usize,
+        other: Option<&ModelServer>,
+    ) -> Result<Linux> {
+        let mut spec = system.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
         for number in 0..functions {
             spec = spec.vfio_user(&model.socket_of(number));
         }
@@ -164,8 +181,7 @@ const WRONG: [&str; 8] =
     ["failed", "rror", "BUG", "WARNING", "Oops", "timeout", "health compromised", "Call Trace"];
 
 /// The netdevs of two functions ping each other: small frames, and such as are not; TCP by segments that the card makes.
-fn netdevs_reach_each_other(options: &[&str]) -> Result<()> {
-    let mut linux = Linux::boot(2, options)?;
+fn netdevs_reach_each_other(mut linux: Linux) -> Result<()> {
     linux.load()?;
     linux.configure()?;
     linux.sh(&format!("ping -c 10 -i 0.2 -W 5 {THERE}"))?;
@@ -198,12 +214,20 @@ fn netdevs_reach_each_other(options: &[&str]) -> Result<()> {
 
 #[test]
 fn netdevs_of_virtual_functions_reach_each_other() -> Result<()> {
-    netdevs_reach_each_other(&["--no-roce"])
+    netdevs_reach_each_other(Linux::boot(2, &["--no-roce"])?)
+}
+
+#[test]
+fn netdevs_of_an_older_linux_reach_each_other() -> Result<()> {
+    let system = guest::prepare_older()?;
+    ensure!(system.release.starts_with("6.1."), "{}", system.release);
+    netdevs_reach_each_other(Linux::of(&system, model(2, &["--no-roce"])?, 2, None)?)
 }
 
 #[test]
 fn netdevs_of_physical_functions_reach_each_other() -> Result<()> {
-    netdevs_reach_each_other(&["--no-roce", "--device", "1015", "--late", "300", "--out-of-order"])
+    let options = ["--no-roce", "--device", "1015", "--late", "300", "--out-of-order"];
+    netdevs_reach_each_other(Linux::boot(2, &options)?)
 }
 
 /// Verbs: the connection manager over queue pair 1, READ, WRITE and SEND between the two functions, as RoCEv2 frames.
@@ -432,8 +456,13 @@ struct Cards {
 
 impl Cards {
     fn boot(options: &[&str], words: &str) -> Result<Cards> {
+        Cards::boot_on(1, options, words)
+    }
+
+    /// The same, the image with so many processors.
+    fn boot_on(cpus: u32, options: &[&str], words: &str) -> Result<Cards> {
         let model = model(2, options)?;
-        let mut vm = image(&model, 4200, words)?;
+        let mut vm = image_on(cpus, &model, 4200, words)?;
         let mut linux = Linux::beside_image(model, 4200)?;
         let interfaces = vm.run("show interfaces --json")?.json()?;
         let log = vm.run("show log")?.text;

@@ -7,6 +7,7 @@ mod intel_nic;
 mod ioat;
 mod ixgbe;
 mod mlx5;
+mod mlx5_queues;
 mod mlx5_verbs;
 mod nic_queues;
 mod ntb;

@@ -5,7 +5,7 @@
 mod errors;
 
 use connectx::ConnectX;
-use drivers::hal::{Port, Window};
+use drivers::hal::{Notice, Port, Window};
 use metal::Metal;
 use metal::connectx::{Node, Pair, open};
 use models::mlx5::{Config, Fault, Mlx5};

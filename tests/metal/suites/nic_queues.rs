@@ -6,6 +6,7 @@ use drivers::registry::Class;
 use metal::Metal;
 use models::intel_nic::{Fault, Kind, Nic};
 use models::ixgbe::{self, Ixgbe, IxgbeVf};
+use models::mlx5::{self, Mlx5};
 use models::vmxnet3::{self, Vmxnet3};
 use models::{Function, intel_nic};
 use std::time::Duration;
@@ -142,6 +143,27 @@ impl Model for Vmxnet3 {
     }
     fn hang(&mut self, queue: usize) {
         self.inject(vmxnet3::Fault::QueueHangs(queue));
+    }
+    fn set_link(&mut self, up: bool) {
+        self.link = up;
+    }
+}
+
+impl Model for Mlx5 {
+    fn make() -> Self {
+        Mlx5::new(mlx5::Config::default())
+    }
+    fn arrives(&mut self, frame: Vec<u8>) {
+        self.arriving.push_back(frame);
+    }
+    fn take_sent(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.sent)
+    }
+    fn complaints(&self) -> Vec<String> {
+        self.complaints.clone()
+    }
+    fn hang(&mut self, queue: usize) {
+        self.inject(mlx5::Fault::QueueHangs(queue));
     }
     fn set_link(&mut self, up: bool) {
         self.link = up;
@@ -347,6 +369,9 @@ fn all_of_a_host_comes_to_one_queue() {
     each_host_has_a_queue::<Vmxnet3>(4, 4);
     // It takes powers of two.
     each_host_has_a_queue::<Vmxnet3>(7, 4);
+    each_host_has_a_queue::<Mlx5>(2, 2);
+    each_host_has_a_queue::<Mlx5>(5, 5);
+    each_host_has_a_queue::<Mlx5>(9, 8);
 }
 
 /// A virtual function's hash is its physical one's business: of all virtual functions, and of ports too, perhaps.
@@ -404,6 +429,7 @@ fn the_key_decides_who_is_where() {
     of::<Igb>();
     of::<Ixgbe>();
     of::<Vmxnet3>();
+    of::<Mlx5>();
 }
 
 #[test]
@@ -474,6 +500,7 @@ fn a_queue_that_hangs_has_the_chip_reset_and_all_go_on() {
         of::<Igb>(queue);
         of::<Ixgbe>(queue);
         of::<Vmxnet3>(queue);
+        of::<Mlx5>(queue);
     }
 }
 
@@ -512,6 +539,7 @@ fn the_chip_is_set_up_again_when_all_know_that_it_was_reset() {
     of::<Igb>();
     of::<Ixgbe>();
     of::<Vmxnet3>();
+    of::<Mlx5>();
 }
 
 #[test]
@@ -540,6 +568,7 @@ fn links_go_and_come_for_all_queues() {
     of::<E1000e>();
     of::<Igb>();
     of::<Ixgbe>();
+    of::<Mlx5>();
 }
 
 /// What the chip gives to the wrong queue is received there: whoever has that core knows what to do with strangers.

@@ -1,14 +1,22 @@
 //! What must hold between keys. Types and limits of single keys are checked where they are read.
 
+mod linx;
+mod messaging;
+mod ntb;
+mod rapidio;
+mod remote;
+mod report;
+mod usnic;
+
 use super::device_name::DeviceName;
-use super::item::{Item as _, problem};
-use super::messaging;
-use super::origin::{Kind, Problem};
+use super::item::Item as _;
+use super::origin::Problem;
 use super::schema::{Config, Export, Net};
 use super::tree::Node;
 use super::values::{Name, Pem, PrivateKey, Size, same_subnet};
 use core::net::IpAddr;
 use net::tls::PairError;
+use report::Report;
 use storage::rnbd::server::plain;
 
 /// Most bits of an RTRS immediate that name a byte in a session's chunks (rtrs-pri.h,
@@ -22,38 +30,16 @@ pub fn check(config: &Config, root: &Node) -> Vec<Problem> {
         check_net(i, net, &config.net[..i], &mut report);
     }
     check_volumes(config, &mut report);
-    super::remote::check(config, &mut report);
+    remote::check(config, &mut report);
     check_exports(config, &mut report);
     check_rnbd(config, &mut report);
     check_http(config, &mut report);
-    super::ntb::check(config, &mut report);
-    super::rapidio::check(config, &mut report);
-    super::linx::check(config, &mut report);
+    ntb::check(config, &mut report);
+    rapidio::check(config, &mut report);
+    linx::check(config, &mut report);
     messaging::check(config, &mut report);
-    super::usnic::check(config, &mut report);
+    usnic::check(config, &mut report);
     report.problems
-}
-
-/// Problems as they are found.
-pub(super) struct Report<'a> {
-    root: &'a Node,
-    problems: Vec<Problem>,
-}
-
-impl Report<'_> {
-    #[inline(never)]
-    pub(super) fn add(&mut self, path: String, reason: String, accepted: &str) {
-        self.problems.push(problem(self.root.nearest(&path), &path, reason, accepted.into()));
-    }
-
-    /// Something that may still come, if the entry is being made.
-    #[inline(never)]
-    pub(super) fn missing(&mut self, path: String, reason: String, accepted: &str) {
-        self.add(path, reason, accepted);
-        if let Some(problem) = self.problems.last_mut() {
-            problem.kind = Kind::Missing;
-        }
-    }
 }
 
 fn check_net(i: usize, net: &Net, earlier: &[Net], report: &mut Report<'_>) {

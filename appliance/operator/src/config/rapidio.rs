@@ -1,9 +1,7 @@
 //! `[[rapidio]]`: the ports of the machine to RapidIO networks.
 
-use super::checks::Report;
 use super::device_name::DeviceName;
 use super::item::{section, text_items};
-use super::schema::Config;
 use core::fmt;
 use core::str::FromStr;
 
@@ -87,56 +85,6 @@ impl Rapidio {
     /// Whether there is an echo service.
     pub fn echoes(&self) -> bool {
         self.services.contains(&RapidioService::Echo)
-    }
-}
-
-impl Config {
-    /// What is configured of the RapidIO port at this position and location, and its number in the document.
-    pub fn rapidio_port(&self, index: usize, location: &str) -> Option<(usize, &Rapidio)> {
-        self.rapidio.iter().enumerate().find(|(place, one)| match &one.device {
-            Some(device) => device.is_port(index, location, [0; 6]),
-            None => *place == index,
-        })
-    }
-}
-
-/// Checks what RapidIO ports have to do with each other and the rest.
-pub fn check(config: &Config, report: &mut Report<'_>) {
-    for (i, one) in config.rapidio.iter().enumerate() {
-        let place = |i: usize, one: &Rapidio| match &one.device {
-            Some(DeviceName::Position(position)) => Ok(usize::from(*position)),
-            Some(device) => Err(device.clone()),
-            None => Ok(i),
-        };
-        let mut earlier = config.rapidio[..i].iter().enumerate();
-        if let Some((j, _)) = earlier.find(|(j, other)| place(*j, other) == place(i, one)) {
-            report.add(format!("rapidio.{i}"), format!("the same port as rapidio.{j}"), "");
-        }
-        let named =
-            matches!(&one.device, None | Some(DeviceName::Position(_) | DeviceName::Location(_)));
-        if !named {
-            let reason = "a RapidIO port has no serial number and no MAC address".into();
-            report.add(format!("rapidio.{i}.device"), reason, "\"pci:…\" or a position");
-        }
-        if !matches!(one.id_size, 8 | 16) {
-            let reason = format!("{} is no size of ids", one.id_size);
-            report.add(format!("rapidio.{i}.id_size"), reason, "8 or 16");
-        }
-        let most = if one.id_size == 16 { 0xfffe } else { 0xfe };
-        let path = format!("rapidio.{i}.id");
-        match (one.role, one.id) {
-            (RapidioRole::Host, None) => {
-                let reason = "a host gives itself an id".into();
-                report.missing(path, reason, &format!("0 to {most}"));
-            }
-            (RapidioRole::Agent, Some(_)) => {
-                report.add(path, "an agent gets its id from the host".into(), "no id");
-            }
-            (RapidioRole::Host, Some(id)) if id > most => {
-                report.add(path, format!("{id} is out of range"), &format!("0 to {most}"));
-            }
-            _ => {}
-        }
     }
 }
 

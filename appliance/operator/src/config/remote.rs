@@ -1,10 +1,8 @@
 //! What comes from elsewhere: `[[remote]]`, devices of other servers by the options of rnbd-client's
 //! `map_device`, and `[[mirror]]`, two volumes that hold the same.
 
-use super::checks::Report;
 use super::item::{Item, Range, integer, problem, section, text_items};
 use super::origin::Problem;
-use super::schema::Config;
 use super::tree::{Node, Value};
 use super::values::Name;
 use core::fmt;
@@ -239,95 +237,6 @@ impl Item for Attempts {
 impl Mirror {
     /// How long a write waits for a member, where nothing is said.
     pub const TIMEOUT_MS: u32 = 5000;
-}
-
-impl Config {
-    /// Names of all volumes, of any kind.
-    pub fn volume_names(&self) -> impl Iterator<Item = &Name> {
-        let volumes = self.volume.iter().map(|volume| &volume.name);
-        let remotes = self.remote.iter().map(|remote| &remote.name);
-        volumes.chain(remotes).chain(self.mirror.iter().map(|mirror| &mirror.name))
-    }
-
-    /// The mirror that a volume is a member of.
-    pub fn mirror_of(&self, name: &str) -> Option<&Mirror> {
-        self.mirror.iter().find(|mirror| mirror.members.iter().any(|m| m.as_str() == name))
-    }
-}
-
-/// Checks remotes and mirrors.
-pub(super) fn check(config: &Config, report: &mut Report<'_>) {
-    for (i, remote) in config.remote.iter().enumerate() {
-        let (path, name) = (format!("remote.{i}.name"), remote.name.as_str());
-        let earlier = &config.remote[..i];
-        let volumes = config.volume.iter().map(|volume| &volume.name);
-        if volumes.chain(earlier.iter().map(|r| &r.name)).any(|other| other.as_str() == name) {
-            report.add(path, format!("another volume is called {name:?}"), "");
-        }
-        check_cores(i, remote, config, report);
-        let mut session = earlier.iter().filter(|other| other.sessname == remote.sessname);
-        if remote.path.is_empty() && session.clone().next().is_none() {
-            let reason = format!("the session {} has no path", remote.sessname);
-            report.missing(format!("remote.{i}.path"), reason, "a list of SOURCE@DESTINATION");
-        }
-        if session.any(|other| other.device_path == remote.device_path) {
-            let reason = "the session maps this device already".into();
-            report.add(format!("remote.{i}.device_path"), reason, "");
-        }
-    }
-    for (i, mirror) in config.mirror.iter().enumerate() {
-        check_mirror(i, mirror, config, report);
-    }
-}
-
-/// Storage lives on the first core: a path that starts elsewhere would never come up.
-fn check_cores(i: usize, remote: &Remote, config: &Config, report: &mut Report<'_>) {
-    for (k, path) in remote.path.iter().enumerate() {
-        let foreign = config.net.iter().position(|net| {
-            let ours = net.fixed().any(|(address, _)| address == path.from);
-            ours && !net.core.is_first_alone()
-        });
-        if let Some(n) = foreign {
-            let reason = format!("{} is of net.{n}, which not core 0 alone serves", path.from);
-            let accepted = "addresses of interfaces of core 0 alone, where storage is";
-            report.add(format!("remote.{i}.path.{k}"), reason, accepted);
-        }
-    }
-}
-
-fn check_mirror(i: usize, mirror: &Mirror, config: &Config, report: &mut Report<'_>) {
-    let name = &mirror.name;
-    if config.volume_names().filter(|other| *other == name).count() > 1 {
-        report.add(format!("mirror.{i}.name"), format!("another volume is called {name}"), "");
-    }
-    let path = || format!("mirror.{i}.members");
-    let [first, second] = mirror.members.as_slice() else {
-        let reason = "not two members".to_string();
-        return match mirror.members.len() {
-            0 | 1 => report.missing(path(), reason, "the names of two volumes"),
-            _ => report.add(path(), reason, "the names of two volumes"),
-        };
-    };
-    if first == second {
-        report.add(path(), "both members are the same volume".into(), "two volumes");
-    }
-    let single = config.volume.iter().map(|v| &v.name).chain(config.remote.iter().map(|r| &r.name));
-    let single: Vec<&Name> = single.collect();
-    for member in [first, second] {
-        if !single.contains(&member) {
-            let names: Vec<&str> = single.iter().map(|name| name.as_str()).collect();
-            report.missing(path(), format!("there is no volume {member}"), &names.join(", "));
-        }
-        if config.mirror[..i].iter().any(|other| other.members.contains(member)) {
-            report.add(path(), format!("{member} is a member of another mirror"), "");
-        }
-    }
-    for (k, export) in config.export.iter().enumerate() {
-        if mirror.members.contains(&export.volume) {
-            let reason = format!("{} is a member of mirror {name}", export.volume);
-            report.add(format!("export.{k}.volume"), reason, name.as_str());
-        }
-    }
 }
 
 #[cfg(test)]

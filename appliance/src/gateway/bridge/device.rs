@@ -4,6 +4,7 @@ use super::tcp::Tcp;
 use drivers::dma::{Carried, Carrier};
 use drivers::hal::Interrupt;
 use drivers::ntb::{Bridge, Ntb as _, NtbDevice, Side};
+use management::status::{CarrierStatus, Hardware};
 use net::refusal::Refusals;
 
 /// One of the two.
@@ -64,14 +65,6 @@ impl Device {
         }
     }
 
-    /// Interrupts so far.
-    pub fn interrupts(&self) -> u64 {
-        match self {
-            Device::Bridge(_, device, _) => device.interrupts(),
-            Device::Tcp(_) => 0,
-        }
-    }
-
     /// Whether another machine has taken our place.
     pub fn is_taken(&self) -> bool {
         matches!(self, Device::Bridge(_, device, _) if device.is_taken())
@@ -117,58 +110,21 @@ impl Device {
         }
     }
 
-    /// How it is rung.
-    pub fn doorbell(&self) -> &'static str {
+    /// What is told of what carries its bytes.
+    pub fn carrier_status(&self) -> CarrierStatus {
         match self {
-            Device::Bridge(_, device, _) if device.wakes() => "interrupts",
-            Device::Bridge(..) => "polled",
-            Device::Tcp(_) => "tcp",
-        }
-    }
-
-    /// What writes through it, if that can be an engine.
-    pub fn carrier(&self) -> Option<&Carrier> {
-        match self {
-            Device::Bridge(_, device, _) => device.carrier(),
-            Device::Tcp(_) => None,
-        }
-    }
-
-    /// Who carries what is written through it.
-    pub fn carried_by(&self) -> String {
-        match self {
-            Device::Bridge(_, device, engine) => carried_by(device.carrier(), engine.as_deref()),
-            Device::Tcp(_) => carried_by(None, None),
-        }
-    }
-
-    /// What a hardware bridge has.
-    pub fn hardware(&self) -> Option<Hardware> {
-        match self {
-            Device::Bridge(_, device, _) => Hardware::of(&**device),
-            Device::Tcp(_) => None,
-        }
-    }
-
-    /// Generation and lanes of a link of PCI Express, while there is one.
-    pub fn link_speed(&self) -> Option<String> {
-        let Device::Bridge(_, device, _) = self else { return None };
-        link_speed(&**device)
-    }
-
-    /// Bytes of the peer's memory that can be written.
-    pub fn window(&self) -> usize {
-        match self {
-            Device::Bridge(_, device, _) => device.window().len(),
-            Device::Tcp(tcp) => tcp.stream.window().len(),
-        }
-    }
-
-    /// Bytes of our memory that the peer can.
-    pub fn exposed(&self) -> usize {
-        match self {
-            Device::Bridge(_, device, _) => device.exposed().len(),
-            Device::Tcp(tcp) => tcp.stream.exposed().len(),
+            Device::Bridge(_, device, engine) => carrier_status(&**device, engine.as_deref()),
+            Device::Tcp(tcp) => CarrierStatus {
+                doorbell: "tcp",
+                link_speed: None,
+                carried_by: "cpu".into(),
+                by_cpu: None,
+                engine: None,
+                window: tcp.stream.window().len(),
+                exposed: tcp.stream.exposed().len(),
+                interrupts: 0,
+                hardware: None,
+            },
         }
     }
 
@@ -181,50 +137,36 @@ impl Device {
     }
 }
 
-/// What a hardware bridge has, for metrics.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::gateway) struct Hardware {
-    /// Generation of PCI Express and lanes of the link, 0 while there is none.
-    pub link: (u8, u8),
-    /// Bytes of the peer's memory that can be written, and of ours that the peer can write.
-    pub window: u64,
-    pub exposed: u64,
-    /// Bytes written through it, by the CPU and by the engine.
-    pub by_cpu: u64,
-    pub by_engine: u64,
-    /// Resets of the engine's channel, and completions that it did not tell of as it should.
-    pub resets: u64,
-    pub missed: u64,
-}
-
-impl Hardware {
-    /// Nothing of memory that two machines share.
-    pub fn of(bridge: &dyn NtbDevice) -> Option<Hardware> {
-        let carrier = bridge.carrier()?;
-        let counters = carrier.counters();
-        Some(Hardware {
+/// What is told of what carries bytes over a device that had this engine at first.
+pub(super) fn carrier_status(bridge: &dyn NtbDevice, engine: Option<&str>) -> CarrierStatus {
+    let carrier = bridge.carrier();
+    let counters = carrier.map(Carrier::counters);
+    let (window, exposed) = (bridge.window().len(), bridge.exposed().len());
+    CarrierStatus {
+        doorbell: if bridge.wakes() { "interrupts" } else { "polled" },
+        link_speed: bridge
+            .link_speed()
+            .map(|(generation, lanes)| format!("Gen{generation} x{lanes}")),
+        carried_by: match carrier.map(Carrier::carried) {
+            Some(Carried::Engine(channel)) => {
+                format!("{}, channel {channel}", engine.unwrap_or("engine"))
+            }
+            _ => "cpu".into(),
+        },
+        by_cpu: carrier.map(Carrier::bytes_by_cpu),
+        engine: counters,
+        window,
+        exposed,
+        interrupts: bridge.interrupts(),
+        // Nothing of memory that two machines share.
+        hardware: carrier.zip(counters).map(|(carrier, counters)| Hardware {
             link: bridge.link_speed().unwrap_or_default(),
-            window: bridge.window().len() as u64,
-            exposed: bridge.exposed().len() as u64,
+            window: window as u64,
+            exposed: exposed as u64,
             by_cpu: carrier.bytes_by_cpu(),
             by_engine: counters.bytes,
             resets: counters.resets,
             missed: counters.missed,
-        })
+        }),
     }
-}
-
-/// Who carries what is written through a bridge that had this engine at first.
-pub(super) fn carried_by(carrier: Option<&Carrier>, engine: Option<&str>) -> String {
-    match carrier.map(Carrier::carried) {
-        Some(Carried::Engine(channel)) => {
-            format!("{}, channel {channel}", engine.unwrap_or("engine"))
-        }
-        _ => "cpu".into(),
-    }
-}
-
-/// Generation and lanes of a bridge's link, while there is one.
-pub(super) fn link_speed(bridge: &dyn NtbDevice) -> Option<String> {
-    bridge.link_speed().map(|(generation, lanes)| format!("Gen{generation} x{lanes}"))
 }

@@ -2,12 +2,10 @@
 //! other, by which the device is told of what was queued, asked for interrupts and looked at before a halt. Here is what
 //! has to be done beside that in each round.
 
-use super::device::{self, Hardware};
+use super::device;
 use super::engines::Engines;
 use crate::config::Ntb;
-use crate::gateway::plane::DataPlane;
 use crate::gateway::ports::{PlanePort, PortSlot};
-use crate::report::Value;
 use core::cell::RefCell;
 use core::time::Duration;
 use drivers::device::Device as FoundDevice;
@@ -16,6 +14,8 @@ use drivers::hal::{
 };
 use drivers::ntb::Side;
 use drivers::ntb::transport::{NtbNetdev, State};
+use management::ntb::standing;
+use management::status::TransportStatus;
 use std::rc::Rc;
 
 /// How often log and control plane are told of the link at most: a peer may have it go up and down as it likes.
@@ -78,7 +78,7 @@ impl TransportPort {
         self.place = place;
     }
 
-    fn poll(&mut self, ports: &mut [PlanePort], now: Instant) {
+    pub fn poll(&mut self, ports: &mut [PlanePort], now: Instant) {
         let mut netdev = self.netdev.borrow_mut();
         netdev.poll(now);
         self.is_untold |= netdev.state() != self.state;
@@ -93,7 +93,7 @@ impl TransportPort {
     }
 
     /// When it has something to do though nothing arrives.
-    fn deadline(&self, now: Instant) -> Instant {
+    pub fn deadline(&self, now: Instant) -> Instant {
         let deadline = self.netdev.borrow().deadline(now);
         if self.is_untold { deadline.min(self.tell_at) } else { deadline }
     }
@@ -108,82 +108,28 @@ impl TransportPort {
         self.driver
     }
 
-    /// Whether frames pass.
-    pub fn is_up(&self) -> bool {
-        self.state == State::Up
-    }
-
-    /// What the peer has written that cannot be.
-    pub fn violations(&self) -> u64 {
-        self.netdev.borrow().violations()
-    }
-
-    /// What the bridge has.
-    pub fn hardware(&self) -> Option<Hardware> {
-        Hardware::of(self.netdev.borrow().bridge())
-    }
-
-    /// Times that the link came up.
-    pub fn ups(&self) -> u64 {
-        self.netdev.borrow().ups()
-    }
-
-    /// Interrupts so far.
-    pub fn interrupts(&self) -> u64 {
-        self.netdev.borrow().bridge().interrupts()
-    }
-
     /// Tells the peer that nobody is here any more.
     pub fn leave(&mut self) {
         self.netdev.borrow_mut().leave();
     }
 
-    /// Whether this is its interface.
-    pub fn is_of(&self, slot: &PortSlot) -> bool {
-        slot.core == 0 && slot.place == self.place
-    }
-
-    /// A row of `show ntb`; the interface is named by whoever knows.
-    pub fn report(&self, interface: Option<String>) -> Value {
+    /// What is told of it; its interface is one of `ports`.
+    pub fn status<'a>(&'a self, ports: &'a [PortSlot]) -> TransportStatus<'a> {
         let netdev = self.netdev.borrow();
         let bridge = netdev.bridge();
-        let carrier = bridge.carrier();
-        let engine = carrier.map(|carrier| carrier.counters());
-        let counters = netdev.counters();
-        Value::object([
-            ("name", self.name.clone().into()),
-            ("link", state_name(self.state).into()),
-            ("protocol", "ntb_transport".into()),
-            ("interface", interface.into()),
-            ("device", format!("{}, {}", self.driver, self.location).into()),
-            ("side", u8::from(bridge.side() == Side::B).into()),
-            ("doorbell", if bridge.wakes() { "interrupts" } else { "polled" }.into()),
-            ("link_speed", device::link_speed(bridge).into()),
-            ("carried_by", device::carried_by(carrier, self.engine.as_deref()).into()),
-            ("bytes_by_cpu", carrier.map(|carrier| carrier.bytes_by_cpu()).into()),
-            ("bytes_by_engine", engine.map(|counters| counters.bytes).into()),
-            ("engine_resets", engine.map(|counters| counters.resets).into()),
-            ("engine_completions_missed", engine.map(|counters| counters.missed).into()),
-            ("window", Value::Bytes(bridge.window().len() as u64)),
-            ("exposed", Value::Bytes(bridge.exposed().len() as u64)),
-            ("link_up", netdev.ups().into()),
-            ("frames_sent", counters.tx_frames.into()),
-            ("frames_received", counters.rx_frames.into()),
-            ("frames_refused", counters.rx_errors.into()),
-            ("violations", netdev.violations().into()),
-            ("interrupts", bridge.interrupts().into()),
-        ])
-    }
-}
-
-/// How the link stands, in a word.
-fn state_name(state: State) -> &'static str {
-    match state {
-        State::NoLink => "down",
-        State::Waiting => "waits for the peer",
-        State::Mismatch(_) => "does not fit the peer",
-        State::QueueDown => "waits for the peer's interface",
-        State::Up => "up",
+        let mut ports = ports.iter();
+        let interface = ports.find(|slot| slot.core == 0 && slot.place == self.place);
+        TransportStatus {
+            name: &self.name,
+            state: self.state,
+            interface: interface.map(|slot| &*slot.name),
+            device: (self.driver, &self.location),
+            side: u8::from(bridge.side() == Side::B),
+            carrier: device::carrier_status(bridge, self.engine.as_deref()),
+            ups: netdev.ups(),
+            counters: netdev.counters(),
+            violations: netdev.violations(),
+        }
     }
 }
 
@@ -192,24 +138,7 @@ fn state_name(state: State) -> &'static str {
 fn tell(name: &str, state: State) {
     match state {
         State::Mismatch(why) => log::error!("{name}: {why}"),
-        other => log::info!("{name}: {}", state_name(other)),
-    }
-}
-
-impl DataPlane {
-    /// Looks after links and engines of such bridges.
-    #[inline(always)]
-    pub(in crate::gateway) fn poll_transports(&mut self, now: Instant) {
-        let DataPlane { transports, ports, .. } = self;
-        if transports.is_empty() {
-            return;
-        }
-        transports.iter_mut().for_each(|one| one.poll(ports, now));
-    }
-
-    /// When one of them has something to do though nothing arrives.
-    pub(in crate::gateway) fn transport_timeout(&self) -> Option<Instant> {
-        self.transports.iter().map(|one| one.deadline(self.now)).min()
+        other => log::info!("{name}: {}", standing(other)),
     }
 }
 

@@ -5,16 +5,10 @@
 
 mod echo;
 mod mailbox;
-pub(super) mod metrics;
-mod report;
 mod streams;
 
-pub(super) use report::report;
-
 use super::network::Network;
-use super::plane::DataPlane;
 use super::rapidio::RapidioPort;
-use super::service::{Service, Surroundings};
 use crate::config::{Config, Linx as Settings, LinxTransport};
 use ::linx::riocm::ConnectionConfig;
 use ::linx::{self as engine, Event, LinkConfig, LinkId, Node, Phase, TcpConfig, Transport};
@@ -22,6 +16,7 @@ use core::time::Duration;
 use drivers::hal::{Arena, Instant};
 use echo::Echo;
 use mailbox::Mailboxes;
+use management::status::LinxStatus;
 use messaging::linx::{LinkEnd, LinxEnds, LinxTransport as Lent};
 use net::refusal::Refusals;
 use rand_core::RngCore;
@@ -114,15 +109,31 @@ impl Linx {
         Some(Box::new(Linx { node, links, streams, mailboxes, echo, ends }))
     }
 
+    /// What is told of it.
+    pub fn status(&self) -> LinxStatus<'_> {
+        let links = self.links.iter().map(|link| (&link.settings, self.node.link(link.id)));
+        let counters = self.ends.counters;
+        LinxStatus {
+            links: links.collect(),
+            dropped: (counters.other_numbers, counters.strangers),
+            echoed: self.echo.count,
+        }
+    }
+
     /// As a transport of rules.
     pub fn transport(&mut self, now: Instant) -> Lent<'_> {
         Lent { node: &mut self.node, ends: &mut self.ends, now }
     }
 
     /// Goes on; how much was done.
-    fn poll(&mut self, networks: &mut [Network], plane: &mut DataPlane, now: Instant) -> usize {
+    pub fn poll(
+        &mut self,
+        networks: &mut [Network],
+        rapidio: &[RapidioPort],
+        now: Instant,
+    ) -> usize {
         let Linx { node, links, streams, mailboxes, echo, ends } = self;
-        let mut done = mailboxes.receive(node, &plane.rapidio, now);
+        let mut done = mailboxes.receive(node, rapidio, now);
         done += streams.receive(node, links, networks, now);
         let is_due = node.deadline().is_some_and(|at| at <= now);
         let is_quiet = done == 0 && !is_due && !streams.is_due(now) && !mailboxes.want_room;
@@ -153,7 +164,7 @@ impl Linx {
                     Event::Found { .. } | Event::Gone(_) | Event::Sent { .. } => {}
                 }
             }
-            more += mailboxes.send(node, &plane.rapidio, now);
+            more += mailboxes.send(node, rapidio, now);
             more += streams.send(node, links, networks, now);
             done += more;
             if more == 0 {
@@ -163,7 +174,7 @@ impl Linx {
     }
 
     /// When there is something to do though nothing arrives.
-    fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         Instant::first([self.node.deadline(), self.streams.deadline()])
     }
 }
@@ -212,20 +223,4 @@ fn link_config<'a>(link: &'a Settings, port: &'a str) -> LinkConfig<'a> {
         }),
     };
     LinkConfig::new(link.name.as_str(), transport)
-}
-
-/// LINX as a service: the node is the data plane's, because rules send over its links.
-pub(super) struct LinxStage;
-
-impl Service for LinxStage {
-    fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
-        let Some(mut linx) = around.plane.linx.take() else { return 0 };
-        let done = linx.poll(around.networks, around.plane, around.now);
-        around.plane.linx = Some(linx);
-        done
-    }
-
-    fn deadline(&self, plane: &DataPlane) -> Option<Instant> {
-        plane.linx.as_ref().and_then(|linx| linx.deadline())
-    }
 }

@@ -4,22 +4,19 @@
 //! The interface is a port of the plane like any other. By it the device is told of what was queued, asked for
 //! interrupts and looked at before a halt; here is what has to be done beside that in each round.
 
-pub(super) mod metrics;
-mod report;
-
-pub(super) use report::report;
-
-use super::plane::DataPlane;
-use super::ports::PlanePort;
-use super::unclaimed_devices::UnclaimedDevice;
+use super::ports::{PlanePort, PortSlot};
 use crate::config::{Config, Rapidio as Settings, RapidioRole};
 use ::rapidio::end_point::{self, EndPoint, Polled};
-use ::rapidio::enumeration::{Event, Failed, Master, Role};
+use ::rapidio::enumeration::{Event, Master, Role};
 use ::rapidio::rionet::Rionet;
 use drivers::device::Device;
 use drivers::hal::{Instant, Platform, Severity};
 use drivers::rapidio::IdSize;
+use management::UnclaimedDevice;
+use management::rapidio::cause;
+use management::status::RapidioStatus;
 use messaging::rio_cm::{RioCmEnds, RioCmPort};
+use net::capture::Capture;
 
 /// An end point, as its plane has it.
 pub(super) struct RapidioPort {
@@ -156,49 +153,40 @@ fn tell(name: &str, master: &Master, event: Event) {
     }
 }
 
-/// Why a walk came to no good end.
-fn cause(why: Failed) -> String {
-    match why {
-        Failed::NoAnswer => "a device does not answer".into(),
-        Failed::LinkDown => "the link went down".into(),
-        Failed::HigherHost(id) => format!("host {id}, which is stronger, enumerates this network"),
-        Failed::OtherHost(id) => format!("host {id} has this network"),
-        Failed::StuckLock(id) => {
-            format!(
-                "host {id} has locked a device and does not go on: restart that host or the device"
-            )
+impl RapidioPort {
+    /// What is told of it; its interface is one of `ports`.
+    pub fn status<'a>(&'a self, ports: &'a [PortSlot]) -> RapidioStatus<'a> {
+        let mut ports = ports.iter();
+        let interface = ports.find(|slot| slot.core == 0 && slot.place == self.place);
+        RapidioStatus {
+            name: &self.name,
+            device: (self.driver, &self.location),
+            number: self.number,
+            interface: interface.map(|slot| &*slot.name),
+            end_point: &self.end_point,
         }
-        Failed::NoIdLeft => "there are more devices than ids: take `id_size = 16` on all".into(),
     }
 }
 
-impl DataPlane {
-    /// Goes on with the RapidIO networks.
-    #[inline(always)]
-    pub(super) fn poll_rapidio(&mut self, now: Instant) -> Polled {
-        if self.rapidio.is_empty() { Polled::default() } else { self.poll_end_points(now) }
-    }
-
-    fn poll_end_points(&mut self, now: Instant) -> Polled {
-        let DataPlane { rapidio, ports, capture, .. } = self;
-        let mut all = Polled::default();
-        for (number, one) in rapidio.iter_mut().enumerate() {
-            let Polled { done, leaves_work } = one.poll(ports, now);
-            all.done += done;
-            all.leaves_work |= leaves_work;
-            let tap = one.end_point.tap();
-            tap.set_wanted(capture.running());
-            while let Some(message) = tap.next() {
-                let place = ports.len() + number;
-                let ids = (message.ids, message.mailbox.number());
-                capture.message(place, message.is_sent, ids, &message.bytes, message.at);
-            }
+/// Goes on with the networks of a plane. What crosses them is shown to its capture, behind the frames of its ports.
+pub(super) fn poll(
+    all: &mut [RapidioPort],
+    ports: &mut [PlanePort],
+    capture: &mut Capture,
+    now: Instant,
+) -> Polled {
+    let mut sum = Polled::default();
+    for (number, one) in all.iter_mut().enumerate() {
+        let Polled { done, leaves_work } = one.poll(ports, now);
+        sum.done += done;
+        sum.leaves_work |= leaves_work;
+        let tap = one.end_point.tap();
+        tap.set_wanted(capture.running());
+        while let Some(message) = tap.next() {
+            let place = ports.len() + number;
+            let ids = (message.ids, message.mailbox.number());
+            capture.message(place, message.is_sent, ids, &message.bytes, message.at);
         }
-        all
     }
-
-    /// When one of them has something to do though nothing arrives.
-    pub(super) fn rapidio_timeout(&self) -> Option<Instant> {
-        self.rapidio.iter().filter_map(|one| one.end_point.deadline()).min()
-    }
+    sum
 }

@@ -7,6 +7,7 @@ use crate::gateway::storage::{Storage, name};
 use core::cell::Cell;
 use core::time::Duration;
 use drivers::hal::{Arena, Geometry, Hold, Instant};
+use management::status::MirrorStatus;
 use std::rc::Rc;
 use storage::rnbd::client::Losses;
 use storage::volume::mirror::{MemberState, Mirror, MirrorState, Status};
@@ -29,9 +30,10 @@ pub(in crate::gateway) struct MirrorSlot {
 }
 
 impl MirrorSlot {
-    /// Since when members are not in sync that were left out.
-    pub fn out_since(&self) -> [Option<Instant>; 2] {
-        self.out_since
+    /// What is told of it.
+    pub fn status(&self) -> MirrorStatus<'_> {
+        let (status, out_since) = (self.status.get(), self.out_since);
+        MirrorStatus { name: &self.name, members: &self.members, status, out_since }
     }
 
     /// What an operator does whose members are not of one mirror.

@@ -1,10 +1,8 @@
 //! Volumes from elsewhere: sessions with other servers and the devices that are mapped over them,
 //! and mirrors, whose members may be such devices.
 
-pub(super) mod manage;
-pub(super) mod metrics;
 mod mirrors;
-pub(super) mod objects;
+mod orders;
 mod path_resolution;
 mod read_benchmark;
 mod sessions;
@@ -15,6 +13,7 @@ use super::storage::Storage;
 use crate::families::{OfMeasure, OfMirror, OfRemote};
 use core::time::Duration;
 use drivers::hal::Instant;
+use management::status::RemoteStatus;
 use mirrors::MirrorSlot;
 use provider_set::ProviderSet;
 use read_benchmark::Reading;
@@ -63,6 +62,15 @@ impl RemoteStorage {
         ctx: &mut EngineContext<'_, ProviderSet>,
     ) -> bool {
         self.sessions.iter_mut().any(|s| s.client.handle_connection_event(event, ctx))
+    }
+
+    /// What is told of it.
+    pub fn status(&self) -> RemoteStatus<'_> {
+        RemoteStatus {
+            is_there: true,
+            sessions: self.sessions.iter().map(|one| one.status()).collect(),
+            mirrors: self.mirrors.iter().map(|one| one.status()).collect(),
+        }
     }
 
     /// When there is something to do though nothing arrives.

@@ -4,7 +4,6 @@
 use super::RemoteStorage;
 use crate::gateway::network::Network;
 use crate::gateway::plane::DataPlane;
-use crate::gateway::state::State;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -47,15 +46,14 @@ impl RemoteStorage {
     }
 }
 
-impl State {
+impl DataPlane {
     /// Looks for the ways of paths that are down, once in a while.
     pub(in crate::gateway) fn find_ways_of_remotes(
         &mut self,
         networks: &mut [Network],
         now: Instant,
     ) {
-        let DataPlane { storage, rdma_stack: Some(rdma_stack), arena, rng, .. } = &mut self.plane
-        else {
+        let DataPlane { storage, rdma_stack: Some(rdma_stack), arena, rng, .. } = self else {
             return;
         };
         let Some(remote_storage) = &mut storage.remote_storage else { return };

@@ -3,25 +3,17 @@
 
 use crate::console::Progress;
 use drivers::hal::{Arena, Instant, Window};
+use management::orders::Reads;
 use rand_core::RngCore;
 use storage::volume::{
     Operation, Request, Submitted, Tag, User, Volume, VolumeError, VolumeId, Volumes,
 };
 
-/// What is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::gateway) struct Wanted {
-    pub count: u32,
-    /// Bytes of a read.
-    pub size: usize,
-    pub depth: u32,
-}
-
 /// A volume that is being read.
 pub(in crate::gateway) struct Reading {
     pub volume: VolumeId,
     pub memory: Window,
-    wanted: Wanted,
+    wanted: Reads,
     started: Instant,
     submitted: u32,
     ended: u32,
@@ -33,7 +25,7 @@ impl Reading {
     pub fn start(
         id: VolumeId,
         volume: &dyn Volume,
-        wanted: Wanted,
+        wanted: Reads,
         arena: &mut Arena,
         now: Instant,
     ) -> Result<Self, String> {

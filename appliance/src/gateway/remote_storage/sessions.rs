@@ -7,6 +7,8 @@ use crate::gateway::storage::{Storage, name};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{Hold, Instant};
+use management::remote::path_name;
+use management::status::RemoteSession;
 use provider_set::ProviderSet;
 use rtrs::client::{AddPathError, DownReason, PathId, PathStatus};
 use storage::rnbd::client::{self, Client, DeviceId, DeviceStatus, Losses, Notice};
@@ -32,21 +34,21 @@ pub(in crate::gateway) struct Session {
     told: Vec<(PathId, DownReason)>,
 }
 
-/// A path as Linux names it: `ip:CLIENT@ip:SERVER`.
-pub(in crate::gateway) fn path_name(path: &PathStatus<'_>) -> String {
-    PathPair { from: path.from, to: path.to.ip() }.to_string()
-}
-
 impl Session {
     /// Its name.
     pub fn name(&self) -> &str {
         self.client.transport().name().as_str()
     }
 
+    /// What is told of it.
+    pub fn status(&self) -> RemoteSession<'_> {
+        let max_reconnect_attempts = self.max_reconnect_attempts;
+        RemoteSession { client: &self.client, devices: &self.devices, max_reconnect_attempts }
+    }
+
     /// The device behind a volume.
     pub fn device(&self, volume: &str) -> Option<DeviceStatus> {
-        let (_, id) = self.devices.iter().find(|(name, _)| name == volume)?;
-        self.client.devices().find(|device| device.id == *id)
+        self.status().device(volume)
     }
 
     fn path(&self, id: PathId) -> Option<PathStatus<'_>> {

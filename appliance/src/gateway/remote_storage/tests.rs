@@ -1,13 +1,14 @@
 //! Two storage gateways, one of which has volumes of the other: their engines, with a wire between them
 //! that loses nothing.
 
-use super::read_benchmark::{Reading, Wanted};
+use super::read_benchmark::Reading;
 use crate::config::{Config, Document};
 use crate::console::Progress;
 use crate::gateway::storage::Storage;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
+use management::orders::Reads;
 use provider_set::ProviderSet;
 use rand_chacha::ChaCha12Rng;
 use rand_core::SeedableRng;
@@ -226,7 +227,7 @@ fn the_console_reads_a_volume() {
     world.pass(Duration::from_millis(100));
     let Side { arena, storage, .. } = &mut world.sides[0];
     let id = storage.volumes.find("far").unwrap();
-    let wanted = Wanted { count: 100, size: 4096, depth: 8 };
+    let wanted = Reads { count: 100, size: 4096, depth: 8 };
     let volume = storage.volumes.get(id).unwrap();
     let reading = Reading::start(id, volume, wanted, arena, world.now).unwrap();
     storage.remote_storage.as_mut().unwrap().reading = Some(reading.into());

@@ -2,19 +2,19 @@
 //! way, and then silence for as long as the peer lives. Who says nothing, or more, is turned away.
 
 mod connection;
+pub(super) mod exchange;
 mod sockets;
 
 use super::network::Network;
 use super::plane::DataPlane;
 use super::service::{Service, Surroundings};
 use connection::{Connection, Phase};
-use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
+use exchange::Exchange;
 use net::connector::{self, Connector};
 use net::tcp::{self, Listener};
 use rand_core::RngCore;
 use sockets::{Sockets, Way};
-use usnic::wire::rendezvous::LENGTH;
 
 /// Connections of a port at a time that have said nothing yet: of more, the oldest gives way.
 const SILENT: usize = 8;
@@ -25,48 +25,6 @@ const ASKED: usize = 64;
 /// Bytes of a connection's buffers.
 const RECEIVE: usize = 1024;
 const TRANSMIT: usize = 1024;
-
-/// What an engine does with records. Connections have names, which are given here and never twice.
-pub(super) trait Exchange {
-    /// Where it listens: places of ports, and TCP ports.
-    fn listens(&self) -> Vec<(usize, u16)>;
-    /// A peer that is to be asked now, over a connection of this name: the place of a port, and where.
-    fn wants(&mut self, connection: u64, now: Instant) -> Option<(usize, SocketAddr)>;
-    /// When to ask that again.
-    fn deadline(&self) -> Option<Instant>;
-    /// What the peer is asked over such a connection.
-    fn request(&mut self, connection: u64) -> Option<[u8; LENGTH]>;
-    /// A host has asked, at the port of a place; what is answered.
-    fn asked(
-        &mut self,
-        connection: u64,
-        at: (usize, u16),
-        from: IpAddr,
-        record: &[u8; LENGTH],
-        now: Instant,
-    ) -> Answer;
-    /// A peer that was asked has answered, with text if it refuses; whether the connection stays.
-    fn answered(
-        &mut self,
-        connection: u64,
-        record: &[u8; LENGTH],
-        text: &[u8],
-        now: Instant,
-    ) -> bool;
-    /// A connection has ended.
-    fn ended(&mut self, connection: u64, now: Instant);
-    /// Whether it wants a connection, or the end of one, that it did not want before.
-    fn take_news(&mut self) -> bool;
-    /// Connections that it wants to be ended.
-    fn take_over(&mut self) -> Vec<u64>;
-}
-
-/// What a host is answered.
-pub(super) struct Answer {
-    pub bytes: Vec<u8>,
-    /// The host is a peer now, as long as the connection stays.
-    pub stays: bool,
-}
 
 /// All of them, of this loop.
 pub(super) struct Rendezvous {

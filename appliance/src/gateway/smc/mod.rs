@@ -9,17 +9,18 @@
 //!
 //! Ports of other loops are served over TCP alone.
 
-pub(super) mod report;
 mod rules;
 
 use super::network::Network;
 use super::plane::DataPlane;
 use super::ports::PortSlot;
+use super::rdma_stack::RdmaStack;
 use super::service::{Service, Surroundings};
 use crate::config::{self, Config};
 use crate::families::{self, OfSmc, SMC};
 use core::net::IpAddr;
 use drivers::hal::{Hold, Instant};
+use management::status::SmcStatus;
 use messaging::Users;
 use messaging::messages::Messages;
 use messaging::relay::{Interfaces, Notice, World};
@@ -123,12 +124,11 @@ impl Smc {
         self.engine.flush(&mut ctx);
     }
 
-    /// Connections that were served, over SMC-R and over TCP.
-    pub fn served(&self) -> (u64, u64) {
-        let services = self.users.services().map(|(_, service)| service.served);
-        let relays = self.users.rules().map(|(_, relay)| relay.counters());
-        let relays = relays.map(|counters| (counters.smc, counters.tcp));
-        services.chain(relays).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    /// What is told of it; of the provider, if there is one.
+    pub fn status(&self, rdma_stack: Option<&RdmaStack>) -> SmcStatus<'_> {
+        let kept = rdma_stack.map(|rdma_stack| self.engine.kept(&rdma_stack.providers.roce));
+        let left_out = &self.rules.left_out;
+        SmcStatus { engine: &self.engine, users: &self.users, left_out, kept }
     }
 
     /// Tells the engine which ports there are, when addresses have changed.

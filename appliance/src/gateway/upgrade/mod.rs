@@ -13,19 +13,16 @@ use super::disks::{self, DiskSlot, Role};
 use super::known_disks;
 use super::plane::DataPlane;
 use super::service::{Service, Surroundings};
-use super::show::not_ready;
-use super::state::{End, State};
 use crate::config::DeviceName;
 use crate::config::partitions::Stretch;
-use crate::console::{Managed, Progress, System as _};
+use crate::console::{Managed, Progress};
 use crate::machine::Machine;
-use crate::report::Value;
 use core::time::Duration;
 use disk_io::DiskIo;
 use drivers::hal::{Features, Instant, Operation, Platform};
 use fetch::Fetch;
 use install::{Install, News, PIECE, Source};
-use rand_core::RngCore;
+use management::status::{SlotStatus, SlotsStatus};
 use release::layout::{self, BLOCK};
 use release::{Header, Record, Slot, newest};
 
@@ -198,34 +195,29 @@ impl Upgrade {
         self.io.begin(Operation::Write, layout::RECORDS[self.older], BLOCK);
     }
 
-    fn report(&self, (watchdog, runs): (Option<&'static str>, u16)) -> Value {
+    /// What is told of the slots.
+    pub fn status(&self) -> SlotsStatus<'_> {
         let slots = [Slot::A, Slot::B].map(|slot| {
             let header = self.held[slot as usize].as_ref();
-            let boots = match (self.record.trial, self.record.current) {
-                (Some(trial), _) if trial == slot => "next, on trial",
-                (None, Some(current)) if current == slot => "next",
-                _ => "",
-            };
-            Value::object([
-                ("slot", slot.name().into()),
-                ("version", header.map_or(String::new(), |header| header.version().into()).into()),
-                ("bytes", header.map_or(0, |header| header.length).into()),
-                ("made", header.map_or(0, |header| header.made).into()),
-                ("runs", self.booted.is_some_and(|booted| booted.slot == slot).into()),
-                ("boots", boots.into()),
-            ])
+            SlotStatus {
+                name: slot.name(),
+                version: header.map_or("", |header| header.version()),
+                bytes: header.map_or(0, |header| header.length),
+                made: header.map_or(0, |header| header.made),
+                runs: self.booted.is_some_and(|booted| booted.slot == slot),
+                boots: match (self.record.trial, self.record.current) {
+                    (Some(trial), _) if trial == slot => "next, on trial",
+                    (None, Some(current)) if current == slot => "next",
+                    _ => "",
+                },
+            }
         });
-        Value::object([
-            (
-                "runs",
-                self.booted.map_or("the disk's own image", |booted| booted.slot.name()).into(),
-            ),
-            ("trial", self.confirm_at.is_some().into()),
-            ("watchdog", watchdog.into()),
-            ("watchdog_seconds", u64::from(runs).into()),
-            ("failed", self.failed.map(Slot::name).into()),
-            ("slots", Value::List(slots.to_vec())),
-        ])
+        SlotsStatus {
+            runs: self.booted.map_or("the disk's own image", |booted| booted.slot.name()),
+            trial: self.confirm_at.is_some(),
+            failed: self.failed.map(Slot::name),
+            slots,
+        }
     }
 
     /// Goes on with the disk; news for the console, and whether the machine is to start anew.
@@ -375,124 +367,112 @@ impl Service for Upgrade {
     }
 }
 
-/// `show upgrade`.
-pub(super) fn report(state: &State) -> Value {
-    let watchdog = state.watchdog.report();
-    match &state.upgrade {
-        Some(upgrade) => upgrade.report(watchdog),
-        None => Value::object([
-            ("runs", "without slots".into()),
-            ("watchdog", watchdog.0.into()),
-            ("watchdog_seconds", u64::from(watchdog.1).into()),
-        ]),
-    }
+/// What an order to write a release goes by.
+pub(super) struct Terms {
+    /// The key that it has to be signed with.
+    pub key: Option<[u8; 32]>,
+    /// There are changes of the configuration that were not saved.
+    pub unsaved: bool,
+    /// The appliance does all that it is configured to do.
+    pub is_ready: bool,
+    /// Of random numbers.
+    pub seed: u16,
+    pub now: Instant,
+    /// The disk is being written for `save`.
+    pub saves: bool,
 }
 
-impl State {
-    /// Goes on with an upgrade; how much was done.
-    pub(super) fn poll_upgrade(&mut self) -> usize {
-        // Of most machines there is no more to ask in a round.
-        let Some(upgrade) = self.upgrade.as_ref() else { return 0 };
-        if self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy()) {
-            return 0;
-        }
-        if upgrade.confirm_at.is_some_and(|at| at <= self.now) && !upgrade.is_busy() {
-            self.judge_trial();
-        }
-        let Some(upgrade) = self.upgrade.as_mut() else { return 0 };
-        let before = upgrade.io.completed();
-        let (news, restarts) = upgrade.poll(&mut self.disks, self.now);
-        if restarts {
-            self.end = Some(End::Reboot);
-        }
-        // A request that ended is work as well: the loop must not halt on the interrupt that told it.
-        let any = news.is_some() || upgrade.io.completed() != before;
-        self.news.extend(news);
-        usize::from(any)
+impl Upgrade {
+    /// Whether it is time to judge what is on trial.
+    pub fn wants_verdict(&self, now: Instant) -> bool {
+        self.confirm_at.is_some_and(|at| at <= now) && !self.is_busy()
+    }
+
+    /// Whether what ran before the trial did all that it was configured to do.
+    pub fn was_ready(&self) -> bool {
+        self.record.was_ready
     }
 
     /// The image on trial has run for long enough: it counts if it is ready, or if what ran before was not either.
-    fn judge_trial(&mut self) {
-        let (now, wanted) =
-            (self.now, self.upgrade.as_ref().is_some_and(|upgrade| upgrade.record.was_ready));
-        let lacking = if wanted { not_ready(self) } else { Vec::new() };
-        let Some(upgrade) = &mut self.upgrade else { return };
-        if upgrade.counts(&lacking, now) == Some(false) {
-            self.end = Some(End::Reboot);
-        }
+    /// False if it is given up.
+    pub fn judge(&mut self, lacking: &[String], now: Instant) -> bool {
+        self.counts(lacking, now) != Some(false)
+    }
+
+    /// Goes on with the disk; whether anything was done, news for the console, and whether the machine is to start anew.
+    pub fn step(&mut self, disks: &mut [DiskSlot], now: Instant) -> (bool, Option<Progress>, bool) {
+        let before = self.io.completed();
+        let (news, restarts) = self.poll(disks, now);
+        // A request that ended is work as well: the loop must not halt on the interrupt that told it.
+        (news.is_some() || self.io.completed() != before, news, restarts)
     }
 
     /// An operator says that what runs has come up.
-    pub(super) fn confirm_upgrade(&mut self) -> Result<Managed, String> {
-        let saves = self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy());
-        let trial = self.upgrade.as_mut().filter(|upgrade| upgrade.is_on_trial());
-        let upgrade = trial.ok_or("nothing is on trial")?;
-        if saves || upgrade.is_busy() {
+    pub fn order_confirm(&mut self, saves: bool) -> Result<Managed, String> {
+        if !self.is_on_trial() {
+            return Err("nothing is on trial".into());
+        }
+        if saves || self.is_busy() {
             return Err("the disk is being written; try again later".into());
         }
-        upgrade.confirm();
+        self.confirm();
         Ok(Managed::Told("it counts from now on\n".into()))
     }
 
     /// An operator's order: a release is to be written, and started.
-    pub(super) fn order_upgrade(&mut self, words: &[&str]) -> Result<Managed, String> {
-        let (unsaved, was_ready) = (self.has_unsaved(), not_ready(self).is_empty());
-        let (now, seed) = (self.now, self.plane.rng.next_u32() as u16);
-        let key = self.document.config().system.upgrade_key;
-        let busy = self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy());
-        let upgrade = self.upgrade.as_mut().ok_or(
-            "the appliance has no slots: it was not booted from a disk that `./isthmus image raw` makes, or the firmware is no UEFI",
-        )?;
-        if busy || upgrade.is_busy() {
+    pub fn order(
+        &mut self,
+        words: &[&str],
+        terms: &Terms,
+        disks: &mut [DiskSlot],
+    ) -> Result<Managed, String> {
+        if terms.saves || self.is_busy() {
             return Err("the disk is being written; try again later".into());
         }
         let (force, words) = match words {
             [rest @ .., "force"] => (true, rest),
             _ => (false, words),
         };
-        match words {
-            [from] => {
-                if unsaved && !force {
-                    return Err("there are changes that were not saved, and an upgrade restarts: `save` first, or `upgrade … force`".into());
-                }
-                if upgrade.confirm_at.is_some() {
-                    return Err("what runs is on trial: `upgrade confirm` first, or wait".into());
-                }
-                let key = key.ok_or(
-                    "system.upgrade_key is not set: `./isthmus release` tells the key that releases are signed with",
-                )?;
-                if self.disks[upgrade.disk].geometry.features.contains(Features::READ_ONLY) {
-                    return Err("the disk with the slots is read-only".into());
-                }
-                let runs = upgrade.booted.map(|booted| booted.slot);
-                let slot = runs.or(upgrade.record.current).map_or(Slot::A, Slot::other);
-                let header = runs.and_then(|runs| upgrade.held[runs as usize].as_ref());
-                let not_before = header.filter(|_| !force).map_or(0, |header| header.made);
-                let source = match from.contains("://") {
-                    true => Source::Http(Box::new(Fetch::new(from, seed, now)?)),
-                    false => {
-                        let name: DeviceName = from.parse()?;
-                        let number = disks::number_of(&self.disks, &name)?;
-                        let slot = &mut self.disks[number];
-                        slot.check_free()?;
-                        let area = Stretch { first: 0, sectors: slot.geometry.sectors };
-                        let io = DiskIo::new(slot.geometry, area, upgrade.io.buffer());
-                        let io = io.ok_or("its blocks are too large")?;
-                        slot.role = Role::Release;
-                        Source::Disk(number, io, 0)
-                    }
-                };
-                let buffer = upgrade.io.buffer();
-                let install = Install::new(source, slot, key.0, not_before, was_ready, buffer);
-                upgrade.work = Work::Install(Box::new(install));
-                upgrade.ending = None;
-                Ok(Managed::Started)
-            }
-            _ => Err(
+        let [from] = words else {
+            return Err(
                 "accepted: http://ADDRESS[:PORT]/PATH, or the name of a disk, perhaps with `force`"
                     .into(),
-            ),
+            );
+        };
+        if terms.unsaved && !force {
+            return Err("there are changes that were not saved, and an upgrade restarts: `save` first, or `upgrade … force`".into());
         }
+        if self.confirm_at.is_some() {
+            return Err("what runs is on trial: `upgrade confirm` first, or wait".into());
+        }
+        let key = terms.key.ok_or(
+            "system.upgrade_key is not set: `./isthmus release` tells the key that releases are signed with",
+        )?;
+        if disks[self.disk].geometry.features.contains(Features::READ_ONLY) {
+            return Err("the disk with the slots is read-only".into());
+        }
+        let runs = self.booted.map(|booted| booted.slot);
+        let slot = runs.or(self.record.current).map_or(Slot::A, Slot::other);
+        let header = runs.and_then(|runs| self.held[runs as usize].as_ref());
+        let not_before = header.filter(|_| !force).map_or(0, |header| header.made);
+        let source = match from.contains("://") {
+            true => Source::Http(Box::new(Fetch::new(from, terms.seed, terms.now)?)),
+            false => {
+                let name: DeviceName = from.parse()?;
+                let number = disks::number_of(disks, &name)?;
+                let slot = &mut disks[number];
+                slot.check_free()?;
+                let area = Stretch { first: 0, sectors: slot.geometry.sectors };
+                let io = DiskIo::new(slot.geometry, area, self.io.buffer());
+                let io = io.ok_or("its blocks are too large")?;
+                slot.role = Role::Release;
+                Source::Disk(number, io, 0)
+            }
+        };
+        let install = Install::new(source, slot, key, not_before, terms.is_ready, self.io.buffer());
+        self.work = Work::Install(Box::new(install));
+        self.ending = None;
+        Ok(Managed::Started)
     }
 }
 

@@ -6,7 +6,7 @@
 use super::peers::{NotAdmitted, Peer};
 use super::{ENDPOINTS, Interface, Usnic};
 use crate::config;
-use crate::gateway::rendezvous::{Answer, Exchange};
+use crate::gateway::rendezvous::exchange::{Answer, Exchange};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;

@@ -6,24 +6,21 @@ mod mpi_mirror;
 mod orders;
 mod peers;
 mod process;
-mod report;
 mod services;
 #[cfg(test)]
 mod tests;
 
-use super::metrics::Page;
 use super::ports::PlanePort;
-use super::rendezvous::Exchange;
-use super::udp_engines::{MOST_HEAD, Outgoing, UdpEngine};
+use super::rendezvous::exchange::Exchange;
+use super::udp_engine::{MOST_HEAD, Outgoing, UdpEngine};
 use crate::config::usnic::Service;
 use crate::config::{self, Config};
 use crate::console::{Managed, Progress};
-use crate::report::Value;
-use core::fmt::Error;
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant, UdpFlow};
 use exchange::Exchanges;
+use management::status::{MpiStatus, UsnicPeer, UsnicStatus};
 use messaging::usnic::{UsnicEnds, UsnicTransport};
 use net::datagram::Datagram;
 use net::refusal::{Refusal, Refusals};
@@ -269,12 +266,12 @@ impl UdpEngine for Usnic {
         &mut self.refusals
     }
 
-    fn report(&self) -> Value {
-        self.told()
-    }
-
-    fn metrics(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        self.write_metrics(page)
+    fn status(&self) -> UsnicStatus<'_> {
+        UsnicStatus {
+            engine: &self.engine,
+            interfaces: self.interfaces.iter().map(|one| (&one.config, &one.ours)).collect(),
+            peers: self.peers.iter().map(|peer| self.status_of(peer)).collect(),
+        }
     }
 
     fn order(&mut self, order: &str, words: &[&str], now: Instant) -> Result<Managed, String> {
@@ -295,6 +292,25 @@ impl UdpEngine for Usnic {
 }
 
 impl Usnic {
+    fn status_of<'a>(&'a self, peer: &'a Peer) -> UsnicPeer<'a> {
+        let process = self.process_of(peer);
+        let mirror = process.and_then(|process| process.mirror.as_ref());
+        UsnicPeer {
+            config: &peer.config,
+            interface: peer.interface,
+            endpoint: peer.endpoint,
+            not_admitted: peer.not_admitted.as_deref(),
+            has_come: peer.origin.has_come(),
+            modex: peer.modex,
+            counts: peer.counts.counted,
+            process: peer.process,
+            has_several: process.is_some_and(Process::has_several),
+            sink: process.and_then(|process| process.sink).map(|sink| (SINK_ADDRESS, sink.len())),
+            mpi: mirror
+                .map(|rank| MpiStatus { counters: *rank.counters(), under_way: rank.under_way() }),
+        }
+    }
+
     /// The process that a peer is.
     fn process_of(&self, peer: &Peer) -> Option<&Process> {
         self.processes.get(peer.process?)?.as_ref()

@@ -4,6 +4,7 @@ use super::process::Process;
 use super::{Peer, Usnic};
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
+use management::status::UsnicCounts;
 use net::refusal::Refusal;
 use std::collections::VecDeque;
 use usnic::ob1::Refused;
@@ -12,15 +13,10 @@ use usnic::{EndpointId, Engine, Failure, Received, SendError, State, Stripe};
 /// Cookies of messages that go back begin with this; those of PUTs are numbers below.
 const ECHO: u64 = 1 << 63;
 
-/// What was counted of a peer.
+/// What is remembered of a peer.
 #[derive(Default)]
 pub(super) struct Counts {
-    /// Messages that came, and their bytes; those that went back over the peer's interface.
-    pub messages: u64,
-    pub bytes: u64,
-    pub echoed: u64,
-    /// Messages for which there is no service.
-    pub unserved: u64,
+    pub counted: UsnicCounts,
     /// The endpoint has failed, and that was logged.
     told: bool,
     /// PUTs that were ordered on the console; of the last that has ended its number, and whether the peer has all of
@@ -153,8 +149,8 @@ impl Usnic {
         let mut done = 0;
         while let Some(message) = engine.take_message(endpoint) {
             done += 1;
-            peer.counts.messages += 1;
-            peer.counts.bytes += message.bytes.len() as u64;
+            peer.counts.counted.messages += 1;
+            peer.counts.counted.bytes += message.bytes.len() as u64;
             if let Some(mirror) = &mut process.mirror {
                 if let Err(why) = mirror.take(engine, message, budget) {
                     refusals.push(peer.refusal(why));
@@ -162,7 +158,7 @@ impl Usnic {
             } else if process.echoes() {
                 process.inbox.waiting.push_back(message);
             } else {
-                peer.counts.unserved += u64::from(!process.discards());
+                peer.counts.counted.unserved += u64::from(!process.discards());
                 engine.release(message);
             }
         }
@@ -183,7 +179,7 @@ impl Usnic {
                 let found = by_endpoint.binary_search_by_key(&over, |(endpoint, _)| *endpoint);
                 let place = found.ok().and_then(|at| by_endpoint.get(at));
                 if let Some(peer) = place.and_then(|(_, place)| peers.get_mut(*place)) {
-                    peer.counts.echoed += 1;
+                    peer.counts.counted.echoed += 1;
                 }
             });
         }

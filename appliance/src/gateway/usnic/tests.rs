@@ -164,7 +164,8 @@ fn strangers_and_damaged_datagrams_reach_nobody() {
     assert_eq!(told, [(who, "unknown_sender", "UDP port 7001 from port 8002")]);
     let mut page = String::new();
     let mut writer = net::metrics::Writer::new(&mut page);
-    lab.plane.udp_engines.metrics(&mut writer).unwrap();
+    let engines = lab.plane.udp_engines.statuses();
+    management::metrics::udp_engines::of_engines(&engines, &mut writer).unwrap();
     let lost = "isthmus_udp_engine_lost_total{engine=\"usnic\",reason=\"checksum\"} 2";
     assert!(page.contains(lost), "{page}");
     assert!(page.contains("isthmus_usnic_unknown_senders_total{usnic=\"u\"} 1"), "{page}");

@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::fields::{get, set};
+use crate::ethernet::owners::ENTRIES;
 
 /// Types of capabilities, as QUERY_HCA_CAP numbers them.
 pub const GENERAL: u16 = 0;
@@ -47,6 +48,19 @@ pub fn check_general(bytes: &[u8]) -> Result<(), Error> {
 /// Whether it can send what it receives to a queue.
 pub fn check_flow_tables(bytes: &[u8]) -> Result<(), Error> {
     require(bytes, &FLOW_TABLES_NEEDED)
+}
+
+/// How many pairs of queues there can be, each with events of its own, among which a hash chooses.
+pub fn most_pairs(general: &[u8]) -> usize {
+    let log = |bit, width| 1usize << get(general, bit, width).min(16);
+    let queues = log(0x363, 5).min(log(0x36b, 5));
+    let events = match get(general, 0x470, 16) {
+        0 => log(0xfc, 4),
+        most => most as usize,
+    };
+    // log_max_rqt_size
+    let spreads = log(0x393, 5) >= ENTRIES;
+    if spreads { queues.min(events).max(1) } else { 1 }
 }
 
 /// What is wanted of the general capabilities, from those that are current: commands without checksums, doorbell pages of

@@ -8,9 +8,11 @@ use super::firmware::{Command, Doorbells, Firmware, Slot};
 use super::health::Watch;
 use super::objects::Objects;
 use super::pages::Pages;
+use super::pair::Rings;
 use super::receive::Receiver;
+use super::split::Told;
 use super::transmit::Transmitter;
-use crate::hal::{Arena, Instant, Window};
+use crate::hal::{Arena, HashKey, Instant, Window};
 use crate::pci::{Function, reset};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -52,6 +54,20 @@ pub struct Queues {
     pub transmitter: Transmitter,
 }
 
+impl Queues {
+    /// Takes note that completions were told of; false if they are of another queue.
+    pub fn has_told(&mut self, number: u32) -> bool {
+        let mut own = false;
+        for queue in [&mut self.receiver.completions, &mut self.transmitter.completions] {
+            if queue.number() == number {
+                queue.has_told();
+                own = true;
+            }
+        }
+        own
+    }
+}
+
 /// A card.
 pub struct Card {
     pub function: Function<'static>,
@@ -81,12 +97,19 @@ pub struct Card {
     /// What has happened to queue pairs of a verbs provider, of each of which there are two events at most; and
     /// completion queues of it that an event has told of.
     pub pairs: VecDeque<PairEvent>,
-    pub told: VecDeque<u32>,
+    pub completed: VecDeque<u32>,
     /// Pages that the firmware wants, or, negative, offers; whether a command for some is under way, and in which
     /// direction.
     wanted: i32,
     moving: Option<bool>,
     pub memory: Vec<Window>,
+    /// Pairs of queues that there can be; further ones, their owners, and the key of the hash that chooses.
+    pub most_pairs: usize,
+    pub others: Vec<Rings>,
+    pub told: Option<Arc<Told>>,
+    pub hash: HashKey,
+    /// There may be fewer of them than were wanted.
+    pub may_be_fewer: bool,
 }
 
 impl Card {
@@ -119,17 +142,22 @@ impl Card {
             has_failed: false,
             atomics: false,
             pairs: VecDeque::new(),
-            told: VecDeque::new(),
+            completed: VecDeque::new(),
             wanted: 0,
             moving: None,
             memory,
+            most_pairs: 1,
+            others: Vec::new(),
+            told: None,
+            hash: HashKey::default(),
+            may_be_fewer: false,
         }
     }
 
     /// Its doorbell page.
     #[inline(always)]
     pub fn doorbells(&self) -> Doorbells<'_> {
-        self.firmware.doorbells(self.objects.uar)
+        self.firmware.doorbells(self.objects.pair.page)
     }
 
     /// What a reset makes of it.
@@ -139,7 +167,7 @@ impl Card {
         (self.has_events, self.has_failed, self.link) = (false, false, false);
         self.health = Watch::default();
         self.pairs.clear();
-        self.told.clear();
+        self.completed.clear();
         if let Some(queues) = &mut self.queues {
             queues.receiver.stop();
             queues.transmitter.stop();
@@ -215,24 +243,15 @@ impl Card {
                 Event::Failed => self.has_failed = true,
                 Event::Completion(number) => {
                     let Some(queues) = &mut self.queues else { continue };
-                    let mut own = false;
-                    for queue in
-                        [&mut queues.receiver.completions, &mut queues.transmitter.completions]
-                    {
-                        if queue.number() == number {
-                            queue.has_told();
-                            own = true;
-                        }
-                    }
-                    if !own && self.told.len() < MOST_KEPT {
-                        self.told.push_back(number);
+                    if !queues.has_told(number) && self.completed.len() < MOST_KEPT {
+                        self.completed.push_back(number);
                     }
                 }
                 Event::Pair(event) if self.pairs.len() < MOST_KEPT => self.pairs.push_back(event),
                 Event::Pair(_) | Event::Other => {}
             }
         }
-        self.events.tell_some(self.firmware.doorbells(self.objects.uar));
+        self.events.tell_some(self.firmware.doorbells(self.objects.pair.page));
     }
 
     fn move_pages(&mut self) -> Result<(), Error> {
@@ -294,6 +313,7 @@ impl Drop for Card {
         // It does not reach memory any more; and a reset makes it forget what it was to do.
         let _ = reset::begin(&self.function);
         self.function.disable();
+        self.stop_others();
         let pages = core::mem::take(&mut self.pages);
         let taken = pages.memory().iter().copied().chain(self.memory.drain(..));
         taken.for_each(|window| self.arena.free(window));

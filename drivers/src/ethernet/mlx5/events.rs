@@ -7,11 +7,10 @@ use super::firmware::Doorbells;
 use crate::hal::Window;
 
 /// Log2 of the entries: room for what can happen to all queue pairs at once, because a queue that overflows is the end of
-/// the card.
+/// the card; and where it tells only of completions that were asked for, a page.
 pub const LOG: u32 = 13;
-const ENTRIES: u32 = 1 << LOG;
+pub const LOG_COMPLETIONS: u32 = 6;
 const ENTRY: usize = 64;
-pub const BYTES: usize = ENTRIES as usize * ENTRY;
 /// Where the last entry's last byte is, of all of them.
 const OWNER: usize = 0x3c;
 
@@ -72,6 +71,7 @@ pub enum Event {
 /// The queue.
 pub struct Events {
     ring: Window,
+    log: u32,
     number: u32,
     taken: u32,
     /// How far the device was told.
@@ -81,9 +81,22 @@ pub struct Events {
 }
 
 impl Events {
-    /// A queue in memory that is made ready here.
-    pub fn new(ring: Window) -> Self {
-        Events { ring, number: 0, taken: 0, told: 0, is_armed: false }
+    /// Bytes of a queue of 2^`log` entries.
+    pub fn bytes(log: u32) -> usize {
+        ENTRY << log
+    }
+
+    /// A queue of 2^`log` entries, in memory that is made ready by [`Events::clear`].
+    pub fn new(ring: Window, log: u32) -> Self {
+        Events { ring, log, number: 0, taken: 0, told: 0, is_armed: false }
+    }
+
+    pub fn log(&self) -> u32 {
+        self.log
+    }
+
+    fn entries(&self) -> u32 {
+        1 << self.log
     }
 
     pub fn ring(&self) -> Window {
@@ -93,7 +106,7 @@ impl Events {
     /// All entries become the device's.
     pub fn clear(&mut self) {
         self.ring.fill(0);
-        for n in 0..ENTRIES as usize {
+        for n in 0..self.entries() as usize {
             self.ring.store32(n * ENTRY + OWNER, 1 << 24);
         }
         (self.taken, self.told, self.is_armed) = (0, 0, false);
@@ -107,9 +120,9 @@ impl Events {
 
     /// The next event.
     pub fn poll(&mut self) -> Option<Event> {
-        let at = (self.taken & (ENTRIES - 1)) as usize * ENTRY;
+        let at = (self.taken & (self.entries() - 1)) as usize * ENTRY;
         let last = self.ring.load32(at + OWNER).to_le_bytes()[3];
-        if u32::from(last & 1) != self.taken >> LOG & 1 {
+        if u32::from(last & 1) != self.taken >> self.log & 1 {
             return None;
         }
         self.taken = self.taken.wrapping_add(1);
@@ -133,7 +146,7 @@ impl Events {
 
     /// Tells the device how far they were taken, if a good part of the queue was taken since it was told.
     pub fn tell_some(&mut self, doorbells: Doorbells<'_>) {
-        if self.taken.wrapping_sub(self.told) >= ENTRIES / 4 {
+        if self.taken.wrapping_sub(self.told) >= self.entries() / 4 {
             self.tell(doorbells, UPDATE);
         }
     }

@@ -1,6 +1,7 @@
 //! ConnectX (4 Lx and later) as Ethernet (Linux: `drivers/net/ethernet/mellanox/mlx5`, and Snabb's `connectx.lua`): one
-//! pair of queues, which a single flow entry leads everything to; frames in one buffer each, sent from where they lie; an
-//! event queue that is polled, and armed only before a halt. No offloads.
+//! pair of queues, which a single flow entry leads everything to, or several, for a core each ([`split`]), among which a hash
+//! of addresses chooses; frames in one buffer each, sent from where they lie; an event queue that is polled, and armed only
+//! before a halt. No offloads.
 //!
 //! What a verbs provider does with the same function goes through [`Mlx5Port`] as well: commands, doorbells, events of
 //! queue pairs (`verbs`). All else of it is in memory, and in the provider's hands.
@@ -19,8 +20,11 @@ mod firmware;
 mod health;
 mod objects;
 mod pages;
+mod pair;
 mod port;
+mod queue_port;
 mod receive;
+mod split;
 mod start;
 mod transmit;
 mod verbs;

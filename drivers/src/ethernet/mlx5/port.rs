@@ -12,11 +12,12 @@ use super::transmit::Transmitter;
 use crate::ethernet::keeper::{HUNG, Keeper, LOST_PLACE, Stall};
 use crate::ethernet::{LEAST_MTU, MOST_MTU, WantedMtu};
 use crate::hal::{
-    Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters, Severity,
-    TransmitError, TransmitProgress,
+    Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
+    Severity, TransmitError, TransmitProgress,
 };
 use crate::pci::{Function, Msix};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::future::Future;
 use core::pin::Pin;
 use core::sync::atomic::Ordering;
@@ -37,12 +38,13 @@ const STILL: &str =
     "the network card's firmware does not move any more: it is reset; renew the firmware";
 const MEMORY: &str = "the network card's firmware wants memory that there is none of: it is reset; give the machine more memory";
 const GONE: &str = "the network card does not answer any more: it was removed, or its firmware has stopped; it is reset";
-const NOT_BACK: &str = "the network card does not come back from a reset, and is not used any more: reset the card, and restart \
+pub(super) const NOT_BACK: &str = "the network card does not come back from a reset, and is not used any more: reset the card, and restart \
      the appliance";
 const DISTRUSTED: &str = "the network card's function is not trusted: of multicast it receives what the host lets through; make it \
      so (ip link set PF vf N trust on)";
 
-type Steps = Pin<Box<dyn Future<Output = (Box<Card>, Result<(), Error>)> + Send>>;
+type Ended = (Box<Card>, Result<(), Error>);
+type Steps = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// A port.
 pub struct Mlx5Port {
@@ -50,14 +52,14 @@ pub struct Mlx5Port {
     pub(super) card: Option<Box<Card>>,
     /// How it comes up.
     pub(super) steps: Option<Steps>,
-    present: Present,
+    pub(super) present: Present,
     pub(super) keeper: Keeper,
     transmit: Stall,
     receive: Stall,
-    msix: Option<Msix>,
+    pub(super) msix: Option<Msix>,
     routed: Option<Interrupt>,
-    mac: [u8; 6],
-    mtu: u16,
+    pub(super) mac: [u8; 6],
+    pub(super) mtu: u16,
     /// What was counted before the last reset.
     before: PortCounters,
 }
@@ -77,7 +79,7 @@ impl Mlx5Port {
         let mut arena = platform.arena().share();
         function.enable();
         let opened = Firmware::new(registers, &mut arena).and_then(|firmware| {
-            let bytes = events::BYTES;
+            let bytes = Events::bytes(events::LOG);
             match arena.alloc(bytes, 4096) {
                 Some(ring) => Ok((firmware, ring)),
                 None => {
@@ -96,17 +98,17 @@ impl Mlx5Port {
         let memory = alloc::vec![firmware.memory(), ring];
         let present = Present::new(clock.now());
         let is_virtual = VIRTUAL.contains(&function.device());
-        let events = Events::new(ring);
+        let events = Events::new(ring, events::LOG);
         let card =
             Card::new(function, firmware, present.clone(), arena, events, memory, is_virtual);
-        let mut card = finish(Box::pin(start::reach(Box::new(card))), &present, clock)?;
+        let mut card = open(Box::pin(start::reach(Box::new(card))), &present, clock)?;
         let most = card.port_mtu.clamp(LEAST_MTU, MOST_MTU);
         card.mtu = wanted_mtu(card.mac).unwrap_or(1500.min(most)).clamp(LEAST_MTU, most);
         let Card { arena, memory, mtu, .. } = &mut *card;
         let receiver = Receiver::new(arena, *mtu, memory)?;
         let transmitter = Transmitter::new(arena, *mtu, memory)?;
         card.queues = Some(Queues { receiver, transmitter });
-        let card = finish(Box::pin(start::make(card)), &present, clock)?;
+        let card = open(Box::pin(start::make(card)), &present, clock)?;
         let mut msix = Msix::open(&function, &bars, platform);
         let interrupt = msix.as_ref().and_then(|_| platform.allocate_interrupt());
         let routed = interrupt.filter(|interrupt| route(&mut msix, interrupt));
@@ -163,14 +165,19 @@ impl Mlx5Port {
                 Ok(()) if card.mac == self.mac => {
                     self.keeper.works();
                     self.before = uncount(self.before, &card);
-                    self.card = Some(card);
-                    if let (Some(msix), Some(interrupt)) = (&mut self.msix, &self.routed) {
-                        msix.route(VECTOR, interrupt);
-                    }
+                    self.is_back(card);
                 }
                 _ => self.keeper.note(Severity::Error, NOT_BACK),
             }
             return;
+        }
+    }
+
+    /// A card has come up, perhaps again.
+    pub(super) fn is_back(&mut self, card: Box<Card>) {
+        self.card = Some(card);
+        if let (Some(msix), Some(interrupt)) = (&mut self.msix, &self.routed) {
+            msix.route(VECTOR, interrupt);
         }
     }
 
@@ -193,6 +200,9 @@ impl Mlx5Port {
         if card.has_failed {
             return Some(STOPPED);
         }
+        if card.others_hang() {
+            return Some(HUNG);
+        }
         let queues = card.queues.as_mut()?;
         queues.transmitter.reclaim();
         if queues.transmitter.is_lost {
@@ -208,14 +218,20 @@ impl Mlx5Port {
 }
 
 /// Polls steps until they have ended.
-fn finish(mut steps: Steps, present: &Present, clock: &dyn Clock) -> Result<Box<Card>, Error> {
+pub(super) fn finish(mut steps: Steps, present: &Present, clock: &dyn Clock) -> Ended {
     loop {
         present.set(clock.now());
         let context = &mut Context::from_waker(Waker::noop());
-        if let Poll::Ready((card, end)) = steps.as_mut().poll(context) {
-            return end.map(|()| card);
+        if let Poll::Ready(ended) = steps.as_mut().poll(context) {
+            return ended;
         }
     }
+}
+
+/// The same, for a card that comes up for the first time.
+fn open(steps: Steps, present: &Present, clock: &dyn Clock) -> Result<Box<Card>, Error> {
+    let (card, end) = finish(steps, present, clock);
+    end.map(|()| card)
 }
 
 /// Sends the function's interrupts to this one. False if it cannot.
@@ -249,6 +265,16 @@ fn uncount(mut counters: PortCounters, card: &Card) -> PortCounters {
 }
 
 impl Port for Mlx5Port {
+    fn split(
+        &mut self,
+        more: usize,
+        key: &HashKey,
+        platform: &mut dyn Platform,
+        clock: &dyn Clock,
+    ) -> Vec<Box<dyn Port + Send>> {
+        self.add_queues(more, key, platform, clock)
+    }
+
     fn mac(&self) -> [u8; 6] {
         self.mac
     }
@@ -296,7 +322,7 @@ impl Port for Mlx5Port {
 
     fn flush(&mut self) {
         let Some(card) = &mut self.card else { return };
-        let doorbells = card.firmware.doorbells(card.objects.uar);
+        let doorbells = card.firmware.doorbells(card.objects.pair.page);
         if let Some(queues) = &mut card.queues {
             queues.transmitter.reclaim_some();
             queues.transmitter.tell(doorbells);
@@ -312,7 +338,7 @@ impl Port for Mlx5Port {
         let Some(card) = &mut self.card else { return };
         // An error is found by the next look.
         let _ = card.mind();
-        let doorbells = card.firmware.doorbells(card.objects.uar);
+        let doorbells = card.firmware.doorbells(card.objects.pair.page);
         if let Some(queues) = &mut card.queues {
             queues.receiver.completions.arm(doorbells);
             if queues.transmitter.is_starved() {
@@ -356,8 +382,12 @@ impl Port for Mlx5Port {
         self.help();
         match self.ails() {
             Some(why) => self.reset(why),
-            None if self.card.is_some() => self.keeper.look(),
-            None => {}
+            None => {
+                if let Some(card) = &self.card {
+                    card.tell_link();
+                    self.keeper.look();
+                }
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::completions::{Completions, Done};
 use super::error::Error;
+use super::objects::Named;
 use crate::ethernet::{ETHERNET, OVERHEAD};
 use crate::hal::{Arena, Cells, Frame, Window};
 use alloc::boxed::Box;
@@ -103,7 +104,7 @@ impl Receiver {
         self.count.ilog2()
     }
 
-    /// Nothing is received before [`Receiver::start`].
+    /// Nothing is received before [`Receiver::begin`].
     pub fn stop(&mut self) {
         (self.taken, self.back, self.told) = (0, 0, 0);
         (self.running, self.is_lost) = (false, false);
@@ -112,7 +113,7 @@ impl Receiver {
     }
 
     /// Makes the ring ready, before the device is told of it. `key` is that of bus addresses.
-    pub fn prepare(&mut self, key: u32) {
+    fn prepare(&mut self, key: u32) {
         self.stop();
         self.record.fill(0);
         for index in 0..self.count as usize {
@@ -122,8 +123,15 @@ impl Receiver {
         }
     }
 
-    /// The device has the ring: it gets all buffers.
-    pub fn start(&mut self) {
+    /// The same, and that of completions.
+    pub fn lay_out(&mut self, key: u32) {
+        self.prepare(key);
+        self.completions.clear();
+    }
+
+    /// The device has the rings, and calls them so: it gets all buffers.
+    pub fn begin(&mut self, named: &Named) {
+        self.completions.named(named.receive_completions);
         self.running = true;
         self.tell();
     }
@@ -234,7 +242,7 @@ impl Receiver {
             return &[];
         }
         // SAFETY: the user of the port holds the frame (as just seen): its buffer was taken from the device, and goes
-        // back only through `recycle`, `stop` or `start`, which need `&mut self` and so end this borrow.
+        // back only through `recycle`, `stop` or `begin`, which need `&mut self` and so end this borrow.
         unsafe { self.frame(index, len) }
     }
 

@@ -6,6 +6,7 @@
 use super::completions::{Completions, Done};
 use super::error::Error;
 use super::firmware::Doorbells;
+use super::objects::Named;
 use crate::ethernet::copies::{Copies, HALF, MOST_PIECES, Piece, SMALL};
 use crate::ethernet::{ETHERNET, OVERHEAD, SHORTEST};
 use crate::hal::{Arena, Cells, Packet, TransmitError, TransmitProgress, Window};
@@ -141,7 +142,7 @@ impl Transmitter {
         self.entries.ilog2()
     }
 
-    /// What was not sent is lost; nothing is taken before [`Transmitter::start`].
+    /// What was not sent is lost; nothing is taken before [`Transmitter::begin`].
     pub fn stop(&mut self) {
         self.limit = 0;
         (self.written, self.told, self.marked, self.back) = (0, 0, 0, 0);
@@ -150,16 +151,18 @@ impl Transmitter {
         self.copies.clear();
     }
 
-    /// Makes the ring ready, before the device is told of it.
-    pub fn prepare(&mut self) {
+    /// Makes the rings ready, before the device is told of them.
+    pub fn lay_out(&mut self) {
         self.stop();
         self.ring.fill(0);
         self.record.fill(0);
+        self.completions.clear();
     }
 
-    /// The device has the ring, and calls it so; `key` is that of bus addresses.
-    pub fn start(&mut self, number: u32, key: u32) {
-        (self.number, self.key) = (number, key);
+    /// The device has the rings, and calls them so; `key` is that of bus addresses.
+    pub fn begin(&mut self, named: &Named, key: u32) {
+        self.completions.named(named.send_completions);
+        (self.number, self.key) = (named.send_queue, key);
         self.limit = self.entries;
     }
 

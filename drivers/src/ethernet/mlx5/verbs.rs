@@ -33,7 +33,7 @@ impl Mlx5Port {
     /// What there is to know. None while it is not up.
     pub fn abilities(&self) -> Option<Abilities> {
         let card = self.card.as_ref()?;
-        let (page, events) = (card.objects.uar, card.objects.events);
+        let (page, events) = (card.objects.pair.page, card.objects.pair.events);
         Some(Abilities { page, events, atomics: card.atomics })
     }
 
@@ -108,7 +108,7 @@ impl Mlx5Port {
     /// Whether something has happened to a queue pair, or a completion queue, that was not taken.
     #[inline]
     pub fn has_news(&self) -> bool {
-        self.card.as_ref().is_some_and(|card| !card.pairs.is_empty() || !card.told.is_empty())
+        self.card.as_ref().is_some_and(|card| !card.pairs.is_empty() || !card.completed.is_empty())
     }
 
     /// What has happened to a queue pair, if something has.
@@ -118,6 +118,6 @@ impl Mlx5Port {
 
     /// The completion queue that an event has told of, if one has.
     pub fn told(&mut self) -> Option<u32> {
-        self.card.as_mut()?.told.pop_front()
+        self.card.as_mut()?.completed.pop_front()
     }
 }

@@ -38,8 +38,8 @@ fn is_back(cards: &mut Cards) -> Result<()> {
 }
 
 /// The image's card does something wrong under load, for which it is reset.
-fn a_card_is_reset(fault: &str, says: &str) -> Result<()> {
-    let mut cards = Cards::boot(&[], VOLUME)?;
+pub fn a_card_is_reset(cpus: u32, words: &str, fault: &str, says: &str) -> Result<()> {
+    let mut cards = Cards::boot_on(cpus, &[], &format!("{VOLUME} {words}"))?;
     load(&mut cards.linux)?;
     cards.linux.sh("sleep 1")?;
     cards.linux.model.order(1, fault)?;
@@ -61,12 +61,12 @@ fn a_card_is_reset(fault: &str, says: &str) -> Result<()> {
 
 #[test]
 fn a_card_that_reads_all_ones_under_load_is_reset() -> Result<()> {
-    a_card_is_reset("all-ones", "does not answer")
+    a_card_is_reset(1, "", "all-ones", "does not answer")
 }
 
 #[test]
 fn a_card_whose_firmware_fails_under_load_is_reset() -> Result<()> {
-    a_card_is_reset("fatal", "firmware")
+    a_card_is_reset(1, "", "fatal", "firmware")
 }
 
 /// Every register reads as all ones, and no reset helps: a card that was pulled out. (The model's process is not killed,

@@ -112,6 +112,28 @@ fn lossless_or_not_is_read_and_said() {
     assert!(said.text.contains("lossless is not configured"), "{said:?}");
 }
 
+#[test]
+fn whether_congestion_is_heeded_is_read_and_said() {
+    for (marks, words, warns) in [
+        (None, "off, by DSCP", false),
+        (Some(0x88), "off, by DSCP, ECN on 3 7", false),
+        (Some(0), "off, by DSCP, no ECN", true),
+    ] {
+        let card = Mlx5::new(Config { marks, ..Config::default() });
+        let mut machine = Metal::new(card, 32 << 20);
+        let mut device = open(&mut machine, &[], &mut Rng::new(1)).unwrap();
+        for _ in 0..100 {
+            device.poll(machine.pass(MILLISECOND));
+            machine.run();
+        }
+        assert_eq!(device.flow_control().in_words().as_deref(), Some(words));
+        let said: Vec<_> = std::iter::from_fn(|| device.port().notice()).collect();
+        let is_ecn = |notice: &Notice| notice.text.contains("ECN is not configured");
+        assert_eq!(said.iter().any(is_ecn), warns, "{said:?}");
+        assert_eq!(machine.model(|card| card.complaints.clone()), [""; 0]);
+    }
+}
+
 /// A loop that has halted is woken by what somebody wants to hear of, and by errors.
 #[test]
 fn nobody_is_woken_by_requests_that_nobody_wants_to_hear_of() {

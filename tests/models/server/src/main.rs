@@ -199,7 +199,7 @@ enum Model {
     /// ConnectX functions: one or two, on one wire
     Mlx5 {
         /// The Unix sockets to listen on
-        #[arg(num_args = 1..=2, required = true)]
+        #[arg(num_args = 1..=4, required = true)]
         sockets: Vec<PathBuf>,
         /// PCI device id, hexadecimal: 1015, 1017 and 101d are physical functions, 1016 and 1018 virtual ones
         #[arg(long, default_value = "1018", value_parser = hexadecimal)]
@@ -216,6 +216,9 @@ enum Model {
         /// Priorities with flow control, a bit for each
         #[arg(long, default_value_t = 0)]
         flow_control: u8,
+        /// Priorities for which congestion (ECN) is heeded, a bit for each; without it the firmware does not tell
+        #[arg(long)]
+        marks: Option<u8>,
         /// Commands are answered so many microseconds late
         #[arg(long)]
         late: Option<u64>,
@@ -451,6 +454,7 @@ fn main() -> Result<()> {
             mtu,
             no_roce,
             flow_control,
+            marks,
             late,
             out_of_order,
             fault,
@@ -470,6 +474,7 @@ fn main() -> Result<()> {
                     mac,
                     mtu,
                     flow_control,
+                    marks,
                     roce: !no_roce,
                     ..Default::default()
                 };

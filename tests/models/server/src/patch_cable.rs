@@ -1,4 +1,4 @@
-//! The cable of functions: from one to the other, or from the only one to a wire.
+//! The cable of functions: from one to the other, from each to all others if there are more, or from the only one to a wire.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -55,9 +55,18 @@ impl PatchCable {
                 // What has arrived wants to be taken in at once.
                 passed.then_some(0).or(Some(IDLE))
             }
+            // Whoever it is for.
             (ends, _) => {
-                ends.iter().for_each(|end| drop(take(end)));
-                None
+                let mut passed = false;
+                for (n, from) in ends.iter().enumerate() {
+                    let frames = take(from);
+                    passed |= !frames.is_empty();
+                    for (_, to) in ends.iter().enumerate().filter(|(other, _)| *other != n) {
+                        let to = &mut *to.lock().unwrap_or_else(PoisonError::into_inner);
+                        to.arriving.extend(frames.iter().cloned());
+                    }
+                }
+                passed.then_some(0).or(Some(IDLE))
             }
         }
     }

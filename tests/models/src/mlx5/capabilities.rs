@@ -27,7 +27,7 @@ fn capabilities(fields: &[Field]) -> Vec<u8> {
 pub fn all(settings: &Config, faults: &[Fault]) -> BTreeMap<u16, Vec<u8>> {
     let roce = u64::from(settings.roce);
     let mut all = BTreeMap::from([
-        (GENERAL, capabilities(&general(roce))),
+        (GENERAL, capabilities(&general(roce, settings.marks.is_some()))),
         (ETHERNET, capabilities(&ethernet())),
         (ATOMIC, capabilities(&[(0x46, 1, 1), (0x90, 16, 3), (0xb0, 16, 8)])),
         (ROCE, capabilities(&roce_fields())),
@@ -43,7 +43,7 @@ pub fn all(settings: &Config, faults: &[Fault]) -> BTreeMap<u16, Vec<u8>> {
     all
 }
 
-fn general(roce: u64) -> Vec<Field> {
+fn general(roce: u64, marks: bool) -> Vec<Field> {
     let objects = [
         (0x80, 8, 15),   // log_max_srq_sz
         (0x88, 8, 15),   // log_max_qp_sz
@@ -83,32 +83,33 @@ fn general(roce: u64) -> Vec<Field> {
         (0x470, 16, 32), // max_num_eqs
     ];
     let features = [
-        (0x1a6, 1, 1),          // nic_flow_table
-        (0x1ab, 5, 16),         // local_ca_ack_delay
-        (0x1b6, 2, 1),          // port_type: Ethernet
-        (0x1b8, 8, 1),          // num_ports
-        (0x1c3, 5, 30),         // log_max_msg
-        (0x1cc, 4, 8),          // max_tc
-        (0x1fc, 4, 1),          // cqe_version
-        (0x200, 1, 1),          // compact_address_vector
-        (0x21c, 1, 1),          // eth_net_offloads
-        (0x21d, 1, roce),       // roce
-        (0x21e, 1, roce),       // atomic
-        (0x222, 1, 1),          // cq_moderation
-        (0x231, 1, 1),          // imaicl
-        (0x23c, 1, roce),       // xrc
-        (0x23d, 1, roce),       // ud
-        (0x23f, 1, roce),       // rc
-        (0x24a, 6, 5),          // uar_sz: 32 MiB
-        (0x258, 8, 12),         // log_pg_sz
-        (0x260, 1, 1),          // bf
-        (0x261, 1, 1),          // driver_version
-        (0x26b, 5, 9),          // log_bf_reg_size
-        (0x290, 16, 1024),      // max_wqe_sz_sq
-        (0x2b0, 16, 512),       // max_wqe_sz_rq
-        (0x2d0, 16, 512),       // max_wqe_sz_sq_dc
-        (0x4c0, 32, 0),         // device_frequency_mhz
-        (0x4e0, 32, 1_000_000), // device_frequency_khz
+        (0x161, 1, marks.into()), // cc_query_allowed
+        (0x1a6, 1, 1),            // nic_flow_table
+        (0x1ab, 5, 16),           // local_ca_ack_delay
+        (0x1b6, 2, 1),            // port_type: Ethernet
+        (0x1b8, 8, 1),            // num_ports
+        (0x1c3, 5, 30),           // log_max_msg
+        (0x1cc, 4, 8),            // max_tc
+        (0x1fc, 4, 1),            // cqe_version
+        (0x200, 1, 1),            // compact_address_vector
+        (0x21c, 1, 1),            // eth_net_offloads
+        (0x21d, 1, roce),         // roce
+        (0x21e, 1, roce),         // atomic
+        (0x222, 1, 1),            // cq_moderation
+        (0x231, 1, 1),            // imaicl
+        (0x23c, 1, roce),         // xrc
+        (0x23d, 1, roce),         // ud
+        (0x23f, 1, roce),         // rc
+        (0x24a, 6, 5),            // uar_sz: 32 MiB
+        (0x258, 8, 12),           // log_pg_sz
+        (0x260, 1, 1),            // bf
+        (0x261, 1, 1),            // driver_version
+        (0x26b, 5, 9),            // log_bf_reg_size
+        (0x290, 16, 1024),        // max_wqe_sz_sq
+        (0x2b0, 16, 512),         // max_wqe_sz_rq
+        (0x2d0, 16, 512),         // max_wqe_sz_sq_dc
+        (0x4c0, 32, 0),           // device_frequency_mhz
+        (0x4e0, 32, 1_000_000),   // device_frequency_khz
     ];
     [&objects[..], &features].concat()
 }

@@ -17,6 +17,7 @@ pub const BAD_SYSTEM_STATE: u8 = 4;
 pub const BAD_RESOURCE: u8 = 5;
 pub const BAD_RESOURCE_STATE: u8 = 9;
 pub const BAD_INDEX: u8 = 0xa;
+const NO_RESOURCES: u8 = 0xf;
 pub const BAD_PAIR_STATE: u8 = 0x10;
 
 const ENTRY: usize = 1 << LOG_STRIDE;
@@ -226,6 +227,15 @@ impl Mlx5 {
         if let Some(status) = self.once(fails) {
             return refuse(status, "");
         }
+        let given = self.state.given.entry(opcode).or_default();
+        *given += 1;
+        let (given, faults) = (*given, &self.faults);
+        if faults
+            .iter()
+            .any(|fault| matches!(fault, Fault::Few(of, most) if *of == opcode && given > *most))
+        {
+            return refuse(NO_RESOURCES, "");
+        }
         let Some(form) = form::of(opcode) else {
             return refuse(BAD_OPERATION, "it is not known");
         };
@@ -266,6 +276,7 @@ impl Mlx5 {
                 self.vport_command(opcode, input, room)
             }
             0x805 => self.access_register(input, room),
+            0x822 | 0x826 => self.congestion_command(opcode, input),
             0x904..=0x90a => self.work_queue_command(opcode, input),
             0x92f..=0x93c => self.steering_command(opcode, input),
             _ => self.object_command(opcode, input),

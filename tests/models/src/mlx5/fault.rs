@@ -29,6 +29,8 @@ pub enum Fault {
     NeverAnswers(u16),
     /// The next command of this number fails with this status.
     Fails(u16, u8),
+    /// Of the commands of this number so many succeed until a reset: there is no more of what they make. Lasts.
+    Few(u16, usize),
     /// The next command of this number is delivered with this status.
     Delivers(u16, u8),
     /// It is missing in general capabilities: a field of so many bits at this bit. Lasts.
@@ -53,6 +55,8 @@ pub enum Fault {
     MessageFails(u8),
     /// Nothing is sent any more. Lasts.
     NeverSends,
+    /// The send queue that was made that many after the first sends nothing more, until a reset.
+    QueueHangs(usize),
     /// The next RoCE packet that arrives is lost.
     LosesPacket,
     /// The invariant CRC of RoCE packets is wrong. Lasts.
@@ -101,6 +105,8 @@ impl Fault {
                 | OutOfOrder
                 | Lacks(..)
                 | NeverSends
+                | Few(..)
+                | QueueHangs(_)
                 | PacketCrc
                 | NeverAcknowledges
         )

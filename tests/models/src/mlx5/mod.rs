@@ -100,6 +100,8 @@ pub struct Config {
     pub trusted: bool,
     /// Priorities with flow control, a bit for each.
     pub flow_control: u8,
+    /// Priorities for which congestion is heeded; None: the firmware does not tell of it.
+    pub marks: Option<u8>,
     /// What of a frame must be in the work request itself: 0 nothing, 1 layer 2, 2 IP, 3 TCP or UDP.
     pub min_inline: u8,
 }
@@ -116,6 +118,7 @@ impl Default for Config {
             start_up: 0,
             trusted: true,
             flow_control: 0,
+            marks: None,
             min_inline: 1,
         }
     }
@@ -376,7 +379,10 @@ impl Function for Mlx5 {
     }
 
     fn reset(&mut self) {
-        self.faults.retain(|fault| !matches!(fault, Fault::Fatal(_) | Fault::AllOnes));
+        let ends = |fault: &Fault| {
+            matches!(fault, Fault::Fatal(_) | Fault::AllOnes | Fault::QueueHangs(_))
+        };
+        self.faults.retain(|fault| !ends(fault));
         self.counts.resets += 1;
         self.counted_at_reset = self.transport_counts();
         self.state = State::new(&self.settings, self.now);

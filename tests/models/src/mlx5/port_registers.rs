@@ -1,7 +1,7 @@
 //! Registers of the port, which commands read and write.
 
 use super::Mlx5;
-use super::command::{BAD_PARAMETER, Reply, refuse};
+use super::command::{BAD_OPERATION, BAD_PARAMETER, Reply, refuse};
 use super::fields::{be16, be32, put16, put32};
 
 const HOST_ENDIANNESS: u16 = 0x7004;
@@ -17,6 +17,23 @@ const OVERHEAD: u16 = 22;
 const SPEEDS: u32 = 1 << 28;
 
 impl Mlx5 {
+    /// Whether congestion is heeded, and how much of it there was: none.
+    pub(super) fn congestion_command(&mut self, opcode: u16, input: &[u8]) -> Reply {
+        let Some(marks) = self.settings.marks else {
+            return refuse(BAD_OPERATION, "it does not tell of congestion");
+        };
+        if opcode == 0x826 {
+            return Ok(vec![0; 0x110]);
+        }
+        let (priority, node) = (input[11] >> 4, input[11] & 0xf);
+        if priority > 7 || !(1..=2).contains(&node) {
+            return refuse(BAD_PARAMETER, format!("priority {priority}, node {node}"));
+        }
+        let mut output = vec![0; 16];
+        output[12] = (marks >> priority & 1) << 7;
+        Ok(output)
+    }
+
     pub(super) fn access_register(&mut self, input: &[u8], room: usize) -> Reply {
         let (register, read) = (be16(input, 10), be16(input, 6));
         if read > 1 {

@@ -48,6 +48,8 @@ pub struct State {
     /// Commands that make something wait for pages.
     pub stalls: bool,
     next: BTreeMap<u16, u32>,
+    /// How often each command was given.
+    pub given: BTreeMap<u16, usize>,
     pub event_queues: BTreeMap<u32, EventQueue>,
     pub completion_queues: BTreeMap<u32, CompletionQueue>,
     pub send_queues: BTreeMap<u32, WorkQueue>,
@@ -88,6 +90,7 @@ impl State {
             wanted: 0,
             stalls: false,
             next: BTreeMap::new(),
+            given: BTreeMap::new(),
             event_queues: BTreeMap::new(),
             completion_queues: BTreeMap::new(),
             send_queues: BTreeMap::new(),

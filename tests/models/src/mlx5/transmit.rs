@@ -25,7 +25,11 @@ impl Mlx5 {
     /// Carries out the next work request; whether there was one.
     fn send_one(&mut self, number: u32, machine: &mut dyn Machine) -> bool {
         let Some(queue) = self.state.send_queues.get(&number) else { return false };
-        if queue.state != work_queue::READY || self.has(Fault::NeverSends) {
+        let hangs = self.has(Fault::NeverSends) || {
+            let place = self.state.send_queues.range(..number).count();
+            self.has(Fault::QueueHangs(place))
+        };
+        if queue.state != work_queue::READY || hangs {
             return false;
         }
         let consumer = queue.consumer;

@@ -1,17 +1,13 @@
 //! `[[usnic]]`: interfaces of ours that speak usNIC, and their peers.
 
-mod checks;
 mod values;
 
 pub use values::{PacketLayout, PeerModex, Sender, Service};
 
 use super::item::section;
-use super::schema::Net;
 use super::values::Name;
-pub(super) use checks::check;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{Ipv4Addr, SocketAddr};
 use net::hosts::Network;
-use usnic::InterfaceConfig;
 use usnic::wire::header::Layout;
 
 section! {
@@ -73,23 +69,5 @@ impl Usnic {
     /// Its UDP ports: data, priority, and that of the connectivity checker.
     pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
         [Some(self.data_port), Some(self.priority_port), self.ping_port].into_iter().flatten()
-    }
-
-    /// What the engine is to know of it, with its first sequence number; None if `address` is not among
-    /// the interface's.
-    pub fn interface(&self, net: &Net, isn: u16) -> Option<InterfaceConfig> {
-        let ours = |&(address, _): &(IpAddr, u8)| address == IpAddr::V4(self.address);
-        let (_, prefix) = net.fixed().find(ours)?;
-        let netmask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-        Some(InterfaceConfig {
-            address: self.address,
-            netmask: Ipv4Addr::from_bits(netmask),
-            priority_port: self.priority_port,
-            data_port: self.data_port,
-            ping_port: self.ping_port.unwrap_or(0),
-            link_speed: self.link_speed,
-            mtu: self.mtu.or(net.mtu).unwrap_or(1500),
-            isn,
-        })
     }
 }

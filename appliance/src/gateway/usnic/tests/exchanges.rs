@@ -1,7 +1,7 @@
 //! Peers that come by rendezvous, and a rank of MPI towards one.
 
 use super::*;
-use crate::gateway::rendezvous::Answer;
+use crate::gateway::rendezvous::exchange::Answer;
 use usnic::ob1::header::{Envelope, Header, LONGEST};
 use usnic::wire::rendezvous::{ANY_NAME, Kind, LENGTH, Record};
 

@@ -131,7 +131,7 @@ impl Lab {
         let now = Instant::ZERO + Duration::from_secs(1);
         let settings =
             Settings { config: config.clone(), arena: arena.share(), seed: [7; 32], storage: None };
-        let mut plane = DataPlane::new(settings, vec![port], Vec::new(), now);
+        let mut plane = DataPlane::new(settings, vec![port], Vec::new(), Default::default(), now);
         plane.udp_engines = UdpEngines::of(
             &config,
             &mut plane.ports,
@@ -215,7 +215,7 @@ impl Lab {
     }
 
     pub fn report(&mut self) -> String {
-        self.plane.udp_engines.report("usnic").to_text()
+        management::usnic::told(&self.plane.udp_engines.statuses()).to_text()
     }
 
     pub fn order(&mut self, order: &str, words: &[&str]) -> Result<Managed, String> {

@@ -1,0 +1,131 @@
+//! The console's verbs for exports.
+
+use super::options::Options;
+use crate::appliance::Appliance;
+use crate::config::{self, Export};
+use crate::orders::Order;
+use crate::report::Value;
+use crate::words::lines;
+use net::hosts::Hosts;
+use storage::rnbd::server::Server;
+use storage::volume::Volumes;
+
+pub(super) fn rows(server: &Server, volumes: &Volumes) -> Vec<Value> {
+    let list = server.exports().iter().map(|export| {
+        let allow = export.allow.iter().map(|name| name.as_str().to_string().into());
+        Value::object([
+            ("name", export.name.as_str().to_string().into()),
+            ("volume", volumes.name(export.volume).unwrap_or_default().to_string().into()),
+            ("read_only", export.read_only.into()),
+            ("sessions", Value::list(allow)),
+            ("hosts", Value::display(&export.hosts)),
+        ])
+    });
+    list.collect()
+}
+
+/// What is to be exported, to whom, and whether it is: from one on, so many.
+pub(crate) fn wanted(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
+    let storage = appliance.storage();
+    if !appliance.document().config().rnbd.enabled {
+        return Vec::new();
+    }
+    let served = |name: &str| {
+        storage
+            .server
+            .is_some_and(|server| server.exports().iter().any(|e| e.name.as_str() == name))
+    };
+    let wanted = appliance.wanted_exports();
+    let rows = wanted.into_iter().skip(from).take(count).map(|export| {
+        Value::object([
+            ("name", Value::display(&export.name)),
+            ("volume", Value::display(&export.volume)),
+            ("read_only", export.read_only.into()),
+            ("sessions", Value::list(export.sessions.iter().map(Value::display))),
+            ("served", served(export.name.as_str()).into()),
+            ("hosts", Value::display(Hosts::new(export.hosts))),
+        ])
+    });
+    rows.collect()
+}
+
+/// Changes the exports of the configuration, and makes them what they are. Without any, each
+/// volume is exported: then they are written down first.
+fn edit_exports(
+    appliance: &mut dyn Appliance,
+    change: impl FnOnce(&mut Vec<Export>) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut exports = appliance.wanted_exports();
+    change(&mut exports)?;
+    // Volumes of disks are not in the configuration by themselves; their exports name them.
+    let named: Vec<config::Name> = exports.iter().map(|export| export.volume.clone()).collect();
+    let mut volumes = appliance.document().config().volume.clone();
+    volumes.extend(appliance.undeclared(&named));
+    appliance
+        .document_mut()
+        .edit(|config| (config.export, config.volume) = (exports, volumes))
+        .map_err(|problems| lines(&problems))?;
+    appliance.carry_out(Order::ApplyExports).map(drop)
+}
+
+pub(super) fn change(
+    appliance: &mut dyn Appliance,
+    words: &[&str],
+    add: bool,
+) -> Result<(), String> {
+    let options = Options::parse(words, &["ro", "rw"])?;
+    let name: crate::config::ExportName = options.name.parse()?;
+    let volume = options.volume.map(str::parse).transpose()?;
+    let sessions = match options.sessions {
+        None => None,
+        Some("all") => Some(Vec::new()),
+        Some(list) => Some(list.split(',').map(str::parse).collect::<Result<_, String>>()?),
+    };
+    let hosts = match options.hosts {
+        None => None,
+        Some("all") => Some(Vec::new()),
+        Some(list) => Some(list.split(',').map(str::parse).collect::<Result<_, String>>()?),
+    };
+    let read_only = match (options.has("ro"), options.has("rw")) {
+        (false, false) => None,
+        (ro, _) => Some(ro),
+    };
+    edit_exports(appliance, |exports| {
+        if add {
+            if exports.iter().any(|export| export.name == name) {
+                return Err(format!("there is an export {name}; `export set` changes it"));
+            }
+            let volume = match volume.clone() {
+                Some(volume) => volume,
+                None => name.as_str().parse()?,
+            };
+            let (read_only, sessions) = (false, Vec::new());
+            exports.push(Export {
+                name: name.clone(),
+                volume,
+                read_only,
+                sessions,
+                hosts: Vec::new(),
+            });
+        }
+        let export = exports.iter_mut().find(|export| export.name == name);
+        let export = export.ok_or_else(|| format!("there is no export {name}"))?;
+        export.volume = volume.unwrap_or_else(|| export.volume.clone());
+        export.read_only = read_only.unwrap_or(export.read_only);
+        export.sessions = sessions.unwrap_or_else(|| export.sessions.clone());
+        export.hosts = hosts.unwrap_or_else(|| export.hosts.clone());
+        Ok(())
+    })
+}
+
+pub(super) fn remove(appliance: &mut dyn Appliance, name: &str) -> Result<(), String> {
+    edit_exports(appliance, |exports| {
+        let before = exports.len();
+        exports.retain(|export| export.name.as_str() != name);
+        match exports.len() {
+            after if after == before => Err(format!("there is no export {name:?}")),
+            0 => Err("the last export stays: without any, every volume is exported".into()),
+            _ => Ok(()),
+        }
+    })
+}

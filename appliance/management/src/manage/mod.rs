@@ -1,0 +1,43 @@
+//! The console's verbs for volumes, exports, sessions, devices, paths and the bridge, in the grammar of the
+//! `rnbd` tool of Linux hosts: an object, an order, a name, options.
+
+mod bridges;
+pub(crate) mod exports;
+mod listing;
+mod options;
+mod remote;
+pub(crate) mod sessions;
+pub(crate) mod volumes;
+
+use crate::appliance::{Appliance, Told};
+use crate::orders::Order;
+use crate::words::{at_once, one};
+
+/// Has a command carried out.
+pub(crate) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, rest: &str) -> Told {
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    match (what, order) {
+        ("volume", "create") => volumes::create(appliance, &words),
+        ("volume", "grow") => volumes::grow(appliance, &words),
+        ("volume", "delete") => volumes::delete(appliance, &words),
+        ("export", "add" | "set") => {
+            exports::change(appliance, &words, order == "add").map(|()| at_once())
+        }
+        ("export", "remove") => exports::remove(appliance, one(&words)?).map(|()| at_once()),
+        (_, "list") => listing::list(appliance, what, None, &words),
+        (_, "show") => {
+            let (name, options) = words.split_first().ok_or("say the name of one")?;
+            listing::list(appliance, what, Some(name), options)
+        }
+        ("ntb", "reset") => bridges::reset(appliance, &words),
+        ("ntb", _) => bridges::measure(appliance, &words),
+        ("upgrade", "confirm") => appliance.carry_out(Order::ConfirmUpgrade),
+        ("upgrade", _) => appliance.carry_out(Order::Upgrade(&words)),
+        ("usnic", _) => appliance.carry_out(Order::UdpEngine { name: what, order, words: &words }),
+        ("remote" | "mirror", _) => remote::act(appliance, what, order, &words),
+        ("session", _) => sessions::disconnect(appliance, one(&words)?),
+        ("device", _) => sessions::close_device(appliance, &words),
+        ("path", order) => sessions::path_order(appliance, one(&words)?, order),
+        _ => Err(format!("unknown command: {what} {order}; `help` lists the commands")),
+    }
+}

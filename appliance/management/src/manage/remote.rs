@@ -1,0 +1,307 @@
+//! The console's verbs for remotes and mirrors.
+
+use crate::appliance::{Appliance, Told};
+use crate::config::{Config, Mirror, Name, Remote, Size};
+use crate::console::Managed;
+use crate::orders::{Order, Reads};
+use crate::remote::{mirror, path_name};
+use crate::report::Value;
+use crate::status::RemoteStatus;
+use crate::words::{at_once, lines, missing, one};
+use drivers::hal::Geometry;
+use storage::volume::VolumeId;
+use storage::volume::mirror::{MemberState, MirrorState};
+
+/// Has a command carried out.
+pub(super) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, words: &[&str]) -> Told {
+    match (what, order) {
+        ("remote", "add") => add(appliance, words),
+        ("remote", "remove") => remove(appliance, one(words)?),
+        ("remote", "remap") => appliance.carry_out(Order::Remap(one(words)?)),
+        ("remote", "read") => read(appliance, words),
+        ("mirror", "create") => create(appliance, words),
+        ("mirror", "force") => appliance.carry_out(Order::ForceMirror(one(words)?)),
+        ("mirror", "remove") => remove_mirror(appliance, words),
+        _ => Err(format!("unknown command: {what} {order}; `help` lists the commands")),
+    }
+}
+
+/// Remote volumes, a row for each.
+pub(super) fn remotes(appliance: &dyn Appliance) -> Value {
+    let remote = appliance.remote();
+    let rows = remote.sessions.iter().flat_map(|session| {
+        let paths = session.client.transport().paths();
+        let paths: Vec<Value> = paths
+            .map(|path| format!("{} {}", path_name(&path), path.state.as_str()).into())
+            .collect();
+        session.devices.iter().filter_map(move |(name, _)| {
+            let device = session.device(name)?;
+            let refused = device.last_error.map(|errno| errno.to_string());
+            Some(Value::object([
+                ("name", name.clone().into()),
+                ("session", session.name().to_string().into()),
+                ("device_path", device.name.as_str().to_string().into()),
+                ("state", device.state.as_str().into()),
+                ("size", Value::Bytes(device.geometry.sectors.saturating_mul(512))),
+                ("requests", device.requests.into()),
+                ("last_error", refused.into()),
+                ("paths", Value::list(paths.clone())),
+            ]))
+        })
+    });
+    Value::list(rows)
+}
+
+/// Mirrors, a row for each.
+pub(super) fn mirrors(appliance: &dyn Appliance) -> Value {
+    let now = appliance.machine().now;
+    Value::list(appliance.remote().mirrors.iter().map(|one| {
+        let Value::Object(mut entries) = mirror(one, now) else { return Value::None };
+        entries.retain(|(name, _)| name != "force");
+        entries.insert(0, ("name".into(), one.name.to_string().into()));
+        Value::Object(entries)
+    }))
+}
+
+/// What is said of a volume beside its shape: how it stands, if it is from elsewhere.
+pub(super) fn standing(
+    elsewhere: &RemoteStatus<'_>,
+    config: &Config,
+    volume: &str,
+    there: Option<Geometry>,
+) -> String {
+    let device = elsewhere.sessions.iter().find_map(|session| session.device(volume));
+    if let Some(device) = device {
+        let device = device.state.as_str();
+        return match (there, config.mirror_of(volume)) {
+            (None, Some(mirror)) => format!("{device}, a member of {}", mirror.name),
+            _ => device.into(),
+        };
+    }
+    if let Some(mirror) = elsewhere.mirrors.iter().find(|mirror| mirror.name == volume) {
+        return mirror.status.state.to_string();
+    }
+    match (there, config.mirror_of(volume)) {
+        (Some(_), _) => "online".into(),
+        (None, Some(mirror)) => format!("a member of {}", mirror.name),
+        (None, None) => "missing".into(),
+    }
+}
+
+/// A remote by its words: the options of rnbd-client's `map_device`, behind the name.
+fn parse(words: &[&str]) -> Result<Remote, String> {
+    let (&name, words) = words.split_first().ok_or("say the name")?;
+    let name: Name = name.parse()?;
+    let (mut sessname, mut device_path, mut path) = (None, None, Vec::new());
+    let mut text = format!("name = \"{name}\"\n");
+    for &word in words {
+        let (key, value) =
+            word.split_once('=').ok_or_else(|| format!("{word:?} is no KEY=VALUE"))?;
+        let bad = |why: String| format!("{key}: {value:?}: {why}");
+        match key {
+            "sessname" => sessname = Some(value.parse().map_err(bad)?),
+            "device_path" => device_path = Some(value.parse().map_err(bad)?),
+            "path" => path.push(value.parse().map_err(bad)?),
+            "access_mode" | "mp_policy" => text += &format!("{key} = \"{value}\"\n"),
+            "dest_port" | "nr_poll_queues" | "max_reconnect_attempts" | "wait_seconds" => {
+                text += &format!("{key} = {value}\n");
+            }
+            _ => return Err(format!("unknown option {word:?}")),
+        }
+    }
+    let sessname = sessname.ok_or("say the session: sessname=NAME")?;
+    let device_path = device_path.ok_or("say the device: device_path=NAME")?;
+    // What has a default is read as the document is.
+    let rest = "sessname = \"s\"\ndevice_path = \"d\"\npath = \"127.0.0.2@127.0.0.3\"\n";
+    let document = format!("volume = []\n[[remote]]\n{text}{rest}");
+    let config =
+        crate::config::check(document.as_bytes()).map_err(|problems| match problems.first() {
+            Some(problem) => format!("{}; accepted: {}", problem.reason, problem.accepted),
+            None => "not a remote".into(),
+        })?;
+    let defaults = config.remote.into_iter().next().ok_or("not a remote")?;
+    Ok(Remote { sessname, device_path, path, ..defaults })
+}
+
+fn add(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    let remote = parse(words)?;
+    let mut document = appliance.document().clone();
+    document.edit(|config| config.remote.push(remote.clone())).map_err(|p| lines(&p))?;
+    appliance.carry_out(Order::AddRemote(&remote, document.config()))?;
+    *appliance.document_mut() = document;
+    appliance.carry_out(Order::ApplyExports)?;
+    Ok(at_once())
+}
+
+/// That nothing uses a volume and nothing is in flight, or what it is.
+fn unused(appliance: &dyn Appliance, name: &str) -> Result<(), String> {
+    let id = unopened(appliance, name)?;
+    if appliance.storage().volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
+        return Err(format!("{name} is busy; try again"));
+    }
+    Ok(())
+}
+
+/// The volume, if nobody has it open and no export is of it.
+fn unopened(appliance: &dyn Appliance, name: &str) -> Result<VolumeId, String> {
+    let volumes = appliance.storage().volumes;
+    let id = volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
+    if volumes.open_counts(id).is_some_and(|counts| counts.count() > 0) {
+        return Err(format!("a client has {name} open; `device list` shows who"));
+    }
+    let config = appliance.document().config();
+    if let Some(export) = config.export.iter().find(|export| export.volume.as_str() == name) {
+        return Err(format!("export {0} is of it; `export remove {0}`", export.name));
+    }
+    Ok(id)
+}
+
+fn remove(appliance: &mut dyn Appliance, name: &str) -> Told {
+    let config = appliance.document().config();
+    if let Some(mirror) = config.mirror_of(name) {
+        return Err(format!("it is a member of mirror {}", mirror.name));
+    }
+    if config.remote.iter().all(|remote| remote.name.as_str() != name) {
+        return Err(format!("there is no remote volume {name:?}"));
+    }
+    unused(appliance, name)?;
+    let document = appliance.document_mut();
+    let change = document.edit(|config| config.remote.retain(|r| r.name.as_str() != name));
+    change.map_err(|problems| lines(&problems))?;
+    appliance.carry_out(Order::RemoveRemote(name))?;
+    appliance.carry_out(Order::ApplyExports)?;
+    Ok(at_once())
+}
+
+/// Begins to take a mirror apart; what its members are doing comes to its end first.
+fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    let (name, force) = match words {
+        [name, "force"] => (*name, true),
+        words => (one(words)?, false),
+    };
+    let config = appliance.document().config();
+    if config.mirror.iter().all(|mirror| mirror.name.as_str() != name) {
+        return Err(format!("there is no mirror {name:?}"));
+    }
+    let made = appliance.storage().volumes.find(name).is_some();
+    if made {
+        unopened(appliance, name)?;
+    }
+    let elsewhere = appliance.remote();
+    if let Some(mirror) = elsewhere.mirrors.iter().find(|one| one.name == name && !force) {
+        let status = &mirror.status;
+        let unknown = |n: &usize| status.members[*n] == MemberState::Unknown;
+        if let Some(member) = [0, 1].into_iter().find(unknown) {
+            return Err(format!(
+                "what {} holds has not been read yet: try again when `show mirrors` tells its state; \
+                 `mirror remove {name} force` ends the mirror all the same",
+                mirror.members[member]
+            ));
+        }
+        let behind =
+            |n: &usize| matches!(status.members[*n], MemberState::Out | MemberState::Syncing);
+        if let Some(member) = [0, 1].into_iter().find(behind) {
+            return Err(format!(
+                "{} is not in sync: {} are not copied to it; `mirror remove {name} force` ends the \
+                 mirror all the same, and leaves it so",
+                mirror.members[member],
+                Size(status.stale_bytes)
+            ));
+        }
+    }
+    let is_there = elsewhere.is_there;
+    let change = appliance.document_mut().edit(|c| c.mirror.retain(|m| m.name.as_str() != name));
+    change.map_err(|problems| lines(&problems))?;
+    if !is_there || !made {
+        return Ok(at_once());
+    }
+    let started = appliance.carry_out(Order::EndMirror(name));
+    // Nobody is to open it now.
+    appliance.carry_out(Order::ApplyExports)?;
+    started
+}
+
+fn read(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    let (&name, options) = words.split_first().ok_or("say the name of one")?;
+    let mut wanted = Reads { count: 1000, size: 4096, depth: 32 };
+    for option in options {
+        let bad = || format!("unknown option {option:?}; accepted: count=N size=SIZE depth=N");
+        let (key, value) = option.split_once('=').ok_or_else(bad)?;
+        let number = || value.parse::<u32>().ok().filter(|n| (1..=1_000_000_000).contains(n));
+        match key {
+            "count" => wanted.count = number().ok_or_else(bad)?,
+            "depth" => wanted.depth = number().filter(|n| *n <= 512).ok_or_else(bad)?,
+            "size" => {
+                let size: Size = value.parse().map_err(|_| bad())?;
+                let size = usize::try_from(size.0).ok().filter(|size| *size <= 1 << 20);
+                wanted.size = size.ok_or("size: at most 1MiB")?;
+            }
+            _ => return Err(bad()),
+        }
+    }
+    appliance.carry_out(Order::Read(name, wanted))
+}
+
+/// A mirror of the configuration, whose members are not of one mirror, is made one.
+fn make_anew(appliance: &mut dyn Appliance, mirror: &Mirror, members: [&str; 2]) -> Told {
+    let name = mirror.name.as_str();
+    if mirror.members.iter().map(|member| member.as_str()).ne(members) {
+        let members: Vec<&str> = mirror.members.iter().map(|member| member.as_str()).collect();
+        let members = members.join(" ");
+        return Err(format!(
+            "mirror {name} is of {members}: `mirror create {name} {members} force`"
+        ));
+    }
+    if let Some(one) = appliance.remote().mirrors.iter().find(|one| one.name == name) {
+        match one.status.state {
+            MirrorState::Strangers => {}
+            MirrorState::Running => return Err(format!("mirror {name} is there, and runs")),
+            other => return Err(format!("mirror {name} is {other}; `mirror remove {name}` first")),
+        }
+    }
+    let made = appliance.carry_out(Order::RemakeMirror(mirror));
+    appliance.carry_out(Order::ApplyExports)?;
+    made.map(|_: Managed| at_once())
+}
+
+fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    if !cfg!(feature = "mirror") {
+        return Err(missing("mirror"));
+    }
+    const USAGE: &str = "accepted: NAME FIRST SECOND force";
+    let [name, first, second, rest @ ..] = words else { return Err(USAGE.into()) };
+    match rest {
+        ["force"] => {}
+        [] => {
+            return Err(format!(
+                "what is in the first 32 KiB of {first}, and all that is on {second}, is lost: \
+                 `force` has it done"
+            ));
+        }
+        _ => return Err(USAGE.into()),
+    }
+    let config = appliance.document().config();
+    if let Some(known) = config.mirror.iter().find(|mirror| mirror.name.as_str() == *name) {
+        let known = known.clone();
+        return make_anew(appliance, &known, [first, second]);
+    }
+    if appliance.storage().volumes.find(name).is_some() {
+        return Err(format!("there is a volume {name}"));
+    }
+    unused(appliance, first)?;
+    unused(appliance, second)?;
+    let members = vec![first.parse()?, second.parse()?];
+    let mirror = Mirror { name: name.parse()?, members, timeout_ms: Mirror::TIMEOUT_MS };
+    let mut document = appliance.document().clone();
+    // Volumes of disks are not in the configuration by themselves.
+    let found = appliance.undeclared(&mirror.members);
+    let change = document.edit(|config| {
+        config.volume.extend(found);
+        config.mirror.push(mirror.clone());
+    });
+    change.map_err(|problems| lines(&problems))?;
+    appliance.carry_out(Order::MakeMirror(&mirror))?;
+    *appliance.document_mut() = document;
+    appliance.carry_out(Order::ApplyExports)?;
+    Ok(at_once())
+}

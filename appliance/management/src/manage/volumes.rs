@@ -1,0 +1,136 @@
+//! The console's verbs for volumes.
+
+use super::options::Options;
+use super::remote;
+use crate::appliance::{Appliance, Told};
+use crate::clients::session_name;
+use crate::config::{DeviceName, Size, Volume};
+use crate::orders::Order;
+use crate::report::Value;
+use crate::status::DiskStatus;
+use crate::words::{at_once, lines};
+use std::collections::BTreeSet;
+
+/// The number of the one disk that has this name.
+fn number_of(disks: &[DiskStatus<'_>], name: &DeviceName) -> Option<usize> {
+    let is_it = |(number, disk): &(usize, &DiskStatus<'_>)| {
+        name.is_disk(*number, disk.location, disk.serial)
+    };
+    let mut found = disks.iter().enumerate().filter(is_it).map(|(number, _)| number);
+    found.next().filter(|_| found.next().is_none())
+}
+
+/// All volumes, those that are open, and those of the configuration that are not: from one on, so many.
+pub(crate) fn rows(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
+    let (storage, elsewhere) = (appliance.storage(), appliance.remote());
+    let (config, disks) = (appliance.document().config(), appliance.disks());
+    let declared = config.volume_names().map(|name| name.as_str());
+    let open = storage.volumes.ids().filter_map(|id| storage.volumes.name(id));
+    let mut seen = BTreeSet::new();
+    let names = declared.chain(open).filter(move |name| seen.insert(*name));
+    let rows = names.skip(from).take(count).map(|name| {
+        let geometry = storage.volumes.find(name).and_then(|id| storage.volumes.get(id));
+        let geometry = geometry.map(|volume| volume.geometry());
+        let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
+        let pool = storage.pools.iter().find_map(|p| Some((p.disk.0, p.table.find(name)?)));
+        let declared = declared.and_then(|volume| volume.disk.as_ref());
+        let disk = pool
+            .map(|(number, _)| number)
+            .or_else(|| declared.and_then(|name| number_of(&disks, name)));
+        let extents = pool.map(|(_, entry)| entry.extents.len());
+        let ours = config.remote.iter().all(|remote| remote.name.as_str() != name)
+            && config.mirror.iter().all(|mirror| mirror.name.as_str() != name);
+        let size = geometry.map_or(0, |geometry| geometry.sectors.saturating_mul(512));
+        let read_only =
+            geometry.is_some_and(|g| g.features.contains(drivers::hal::Features::READ_ONLY));
+        let counts = storage.volumes.find(name).and_then(|id| storage.volumes.open_counts(id));
+        let open = counts.map_or(0, |counts| counts.count());
+        Value::object([
+            ("name", name.to_string().into()),
+            ("size", Value::Bytes(size)),
+            ("memory", Value::Bytes(if disk.is_none() && ours { size } else { 0 })),
+            ("disk", disk.into()),
+            ("extents", extents.into()),
+            ("read_only", read_only.into()),
+            ("open", open.into()),
+            ("state", remote::standing(&elsewhere, config, name, geometry).into()),
+        ])
+    });
+    rows.collect()
+}
+
+pub(super) fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    let options = Options::parse(words, &["force"])?;
+    let bytes = options.size.filter(|&bytes| bytes > 0).ok_or("say its size: size=64MiB")?;
+    let name: crate::config::Name = options.name.parse()?;
+    let storage = appliance.storage();
+    let is_coming = storage.pools.iter().any(|pool| pool.coming.contains(&name.as_str()));
+    if is_coming || storage.volumes.find(name.as_str()).is_some() {
+        return Err(format!("there is a volume {name}"));
+    }
+    if let Some(disk) = &options.disk {
+        let (name, force) = (name.as_str(), options.has("force"));
+        return appliance.carry_out(Order::CreateOnDisk { disk, name, bytes, force });
+    }
+    let volume = Volume { name, size: Some(Size(bytes)), disk: None, read_only: false };
+    let mut document = appliance.document().clone();
+    document.edit(|config| config.volume.push(volume.clone())).map_err(|p| lines(&p))?;
+    appliance.carry_out(Order::MakeVolume(&volume))?;
+    *appliance.document_mut() = document;
+    appliance.carry_out(Order::ApplyExports)?;
+    Ok(at_once())
+}
+
+pub(super) fn grow(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    let options = Options::parse(words, &[])?;
+    let bytes = options.size.ok_or("say its new size: size=2GiB")?;
+    let name = options.name;
+    let pools = appliance.storage().pools;
+    let pool = pools.iter().find(|pool| pool.table.find(name).is_some());
+    let pool = pool.ok_or_else(|| format!("no disk has a volume {name:?} of extents"))?;
+    let number = pool.disk.0;
+    appliance.carry_out(Order::Grow(number, name, bytes))
+}
+
+pub(super) fn delete(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    let (name, force) = match *words {
+        [name] => (name, false),
+        [name, "force"] => (name, true),
+        _ => return Err("accepted: a name, and `force`".into()),
+    };
+    let config = appliance.document().config();
+    if let Some(mirror) = config.mirror_of(name) {
+        let mirror = &mirror.name;
+        return Err(format!("it is a member of mirror {mirror}; `mirror remove {mirror}` first"));
+    }
+    let storage = appliance.storage();
+    let id = storage.volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
+    if let Some(server) = storage.server
+        && let Some(device) = server.devices().find(|device| device.volume == id)
+    {
+        let session = session_name(server, device.session);
+        let device = device.name.as_str();
+        return Err(format!("session {session} has it open; `device close {device} {session}`"));
+    }
+    if let Some(export) = config.export.iter().find(|export| export.volume.as_str() == name) {
+        return Err(format!("export {0} is of it; `export remove {0}`", export.name));
+    }
+    if storage.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
+        return Err("it is busy; try again".into());
+    }
+    if !force {
+        return Err(format!("what is on it would be lost; `volume delete {name} force` does it"));
+    }
+    let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
+    let whole_disk = declared.filter(|volume| volume.size.is_none());
+    let whole_disk = whole_disk.and_then(|volume| volume.disk.clone());
+    let mut document = appliance.document().clone();
+    document
+        .edit(|config| config.volume.retain(|volume| volume.name.as_str() != name))
+        .map_err(|problems| lines(&problems))?;
+    appliance.carry_out(Order::RetireVolume(name))?;
+    *appliance.document_mut() = document;
+    let started = appliance.carry_out(Order::DeleteVolume(name, whole_disk.as_ref()));
+    appliance.carry_out(Order::ApplyExports)?;
+    started
+}

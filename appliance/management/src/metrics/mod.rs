@@ -1,0 +1,325 @@
+//! `/metrics`: everything that is counted, for Prometheus.
+
+#[cfg(feature = "mlx5")]
+mod cards;
+mod linx;
+mod ntb;
+mod page;
+mod rapidio;
+mod rdma_stack;
+mod remote_storage;
+mod smc;
+mod storage;
+pub mod udp_engines;
+
+use crate::appliance::Appliance;
+use crate::loops::{LoopCounters, Stage};
+use core::fmt::{Display, Error};
+use drivers::hal::{Health, PortCounters};
+use net::metrics::{Place, Writer};
+use page::Page;
+
+/// A part of the page: it writes the same families each time that it is asked for its next piece.
+type Section = fn(&dyn Appliance, &mut Page<'_>) -> Result<(), Error>;
+
+const SECTIONS: &[Section] = &[
+    appliance,
+    ports,
+    rdma_stack::write,
+    #[cfg(feature = "mlx5")]
+    cards::write,
+    ntb::write,
+    rapidio::write,
+    udp_engines::write,
+    linx::write,
+    storage::write,
+    smc::write,
+    remote_storage::write,
+    loops,
+];
+
+/// How far the page has come.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    section: usize,
+    place: Place,
+}
+
+/// Writes on until the piece has `room` bytes, or one sample more; false if that is the end.
+pub(crate) fn write_piece(
+    appliance: &dyn Appliance,
+    progress: &mut Progress,
+    piece: &mut String,
+    room: usize,
+) -> bool {
+    while let Some(section) = SECTIONS.get(progress.section) {
+        let left = room.saturating_sub(piece.len());
+        if left == 0 {
+            return true;
+        }
+        let mut writer = Writer::resume(&mut *piece, progress.place, left);
+        match section(appliance, &mut writer) {
+            Ok(()) => {
+                *progress = Progress { section: progress.section + 1, place: Place::default() }
+            }
+            // A string takes everything: the piece is full.
+            Err(Error) => {
+                progress.place = writer.place();
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// A counter of a port: its name, its help, and where it lies.
+type PortFamily = (&'static str, &'static str, fn(&PortCounters) -> u64);
+
+const PORT_FAMILIES: [PortFamily; 9] = [
+    ("isthmus_port_receive_frames_total", "Frames received.", |c| c.rx_frames),
+    ("isthmus_port_receive_bytes_total", "Bytes received.", |c| c.rx_bytes),
+    (
+        "isthmus_port_receive_errors_total",
+        "Frames that the device reported with an impossible length or buffer.",
+        |c| c.rx_errors,
+    ),
+    ("isthmus_port_transmit_frames_total", "Frames handed to the device.", |c| c.tx_frames),
+    ("isthmus_port_transmit_bytes_total", "Bytes handed to the device.", |c| c.tx_bytes),
+    ("isthmus_port_transmit_full_total", "Times a frame found no room.", |c| c.tx_full),
+    ("isthmus_port_interrupts_total", "Interrupts that the device raised.", |c| c.interrupts),
+    (
+        "isthmus_port_receive_missed_total",
+        "Frames that the device had no buffer for, or received damaged.",
+        |c| c.rx_missed,
+    ),
+    ("isthmus_port_resets_total", "Times that the device had to be reset.", |c| c.resets),
+];
+
+/// What a disk measures of itself, and its driver of it: name, help, and where it lies; nothing where the disk does
+/// not say.
+type DiskFamily = (&'static str, &'static str, fn(&Health) -> Option<f64>);
+
+const DISK_FAMILIES: [DiskFamily; 7] = [
+    ("isthmus_disk_up", "Whether the disk takes requests.", |h| Some(f64::from(u8::from(!h.gone)))),
+    ("isthmus_disk_temperature_celsius", "Temperature of the disk.", |h| h.celsius.map(f64::from)),
+    ("isthmus_disk_spare_ratio", "Spare blocks that are left, of all.", |h| {
+        h.spare.map(|percent| f64::from(percent) / 100.0)
+    }),
+    ("isthmus_disk_used_ratio", "How much of the disk's expected life is used up.", |h| {
+        h.used.map(|percent| f64::from(percent) / 100.0)
+    }),
+    ("isthmus_disk_media_errors_total", "Data that the disk could not correct.", |h| {
+        h.media_errors.map(|count| count as f64)
+    }),
+    ("isthmus_disk_aborts_total", "Requests that took too long and were aborted.", |h| {
+        Some(h.aborts as f64)
+    }),
+    ("isthmus_disk_resets_total", "Times that the disk's controller had to be reset.", |h| {
+        Some(h.resets as f64)
+    }),
+];
+
+/// A counter of a port's IP interface.
+type IpFamily = (&'static str, &'static str, fn(&net::Counters) -> u64);
+
+const IP_FAMILIES: [IpFamily; 6] = [
+    ("isthmus_ip_receive_frames_total", "Frames given to the IP interface.", |c| c.rx_frames),
+    (
+        "isthmus_ip_filtered_total",
+        "Of these, frames that are not for us, malformed, or of a kind that is not taken.",
+        |c| c.rx_filtered,
+    ),
+    (
+        "isthmus_ip_receive_dropped_total",
+        "Of these, frames that were lost because no answer could be queued.",
+        |c| c.rx_no_room,
+    ),
+    ("isthmus_ip_transmit_frames_total", "Frames that the port took.", |c| c.tx_frames),
+    ("isthmus_ip_transmit_errors_total", "Frames that were too large.", |c| c.tx_too_large),
+    (
+        "isthmus_ip_address_conflicts_total",
+        "Frames in which another station claimed an address of ours.",
+        |c| c.conflicts,
+    ),
+];
+
+fn appliance(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
+    let machine = appliance.machine();
+    w.gauge("isthmus_uptime_seconds", "Time since the appliance came up.")?
+        .sample(&[], machine.uptime)?;
+    let problems = machine.problems.len() + machine.warnings.len();
+    w.gauge(
+        "isthmus_config_problems",
+        "What is wrong with the configuration, or not known in it.",
+    )?
+    .sample(&[], problems as u64)?;
+    let (capacity, available) = appliance.arena();
+    w.gauge("isthmus_arena_size_bytes", "Memory for DMA, volumes and sessions.")?
+        .sample(&[], capacity as u64)?;
+    w.gauge("isthmus_arena_free_bytes", "What of it is free.")?.sample(&[], available as u64)?;
+    w.gauge("isthmus_memory_heap_bytes", "What of the heap is in use.")?
+        .sample(&[], (machine.facts.heap_used)() as u64)?;
+    w.counter(
+        "isthmus_crashes_total",
+        "Panics and exceptions that there is a record of, and before.",
+    )?
+    .sample(&[], machine.crashes.count())?;
+    w.gauge("isthmus_build_info", "1; its labels say which build this is.")?.sample(
+        &[
+            ("version", &env!("CARGO_PKG_VERSION")),
+            ("commit", &machine.facts.commit),
+            ("build", &machine.facts.build_id),
+        ],
+        1u64,
+    )?;
+    let mut refused =
+        w.counter("isthmus_refused_total", "What was refused to peers and operators, and why.")?;
+    for count in machine.refused.counts() {
+        refused.sample(&[("what", &count.what), ("reason", &count.reason)], count.count)?;
+    }
+    Ok(())
+}
+
+fn ports(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
+    let ports = appliance.ports();
+    let mut up = w.gauge("isthmus_port_up", "Whether the port's link is up.")?;
+    for port in &ports {
+        up.sample(&[("port", &port.name)], u64::from(port.link))?;
+    }
+    for (name, help, value) in PORT_FAMILIES {
+        let mut family = w.counter(name, help)?;
+        for port in &ports {
+            family.sample(&[("port", &port.name)], value(&port.report.counters))?;
+        }
+    }
+    for (name, help, value) in IP_FAMILIES {
+        let mut family = w.counter(name, help)?;
+        for port in &ports {
+            family.sample(&[("port", &port.name)], value(&port.addresses.counters))?;
+        }
+    }
+    let mut echoes = w.counter("isthmus_udp_echoes_total", "Datagrams echoed.")?;
+    for port in &ports {
+        echoes.sample(&[("port", &port.name)], port.report.echoes)?;
+    }
+    let mut dropped = w.counter(
+        "isthmus_port_control_dropped_total",
+        "Frames for the control plane that found no room on their way from the port's loop.",
+    )?;
+    for port in &ports {
+        dropped.sample(&[("port", &port.name)], port.control_dropped)?;
+    }
+    // Most machines have no port that several cores share.
+    let shared = appliance.queues();
+    for (name, help, value) in QUEUE_FAMILIES.into_iter().filter(|_| !shared.is_empty()) {
+        let mut family = w.counter(name, help)?;
+        for queue in &shared {
+            if let Some(counters) = &queue.counters {
+                let labels: [(_, &dyn Display); 2] = [("port", &queue.port), ("loop", &queue.core)];
+                family.sample(&labels, value(counters, queue.punted))?;
+            }
+        }
+    }
+    // Most machines have no engine over UDP at a port of another loop.
+    if ports.iter().any(|port| port.forwarding_dropped.is_some()) {
+        let mut dropped = w.counter(
+            "isthmus_port_forwarding_dropped_total",
+            "Datagrams for an engine over UDP that found no room on their way from the port's loop.",
+        )?;
+        for port in &ports {
+            let Some(count) = port.forwarding_dropped else { continue };
+            dropped.sample(&[("port", &port.name)], count)?;
+        }
+    }
+    let disks = appliance.disks();
+    let mut size = w.gauge("isthmus_disk_size_bytes", "Capacity of the disk.")?;
+    for disk in &disks {
+        size.sample(&[("disk", &disk.name)], disk.geometry.sectors.saturating_mul(512))?;
+    }
+    let mut interrupts =
+        w.counter("isthmus_disk_interrupts_total", "Interrupts that the disk raised.")?;
+    for disk in &disks {
+        interrupts.sample(&[("disk", &disk.name)], disk.interrupts)?;
+    }
+    // Most machines have no disk that says how it fares, or has queues for several cores.
+    if disks.iter().all(|disk| disk.health.is_none()) {
+        return Ok(());
+    }
+    let mut requests = w.counter(
+        "isthmus_disk_queue_requests_total",
+        "Requests that the drive has completed in the queue of a core.",
+    )?;
+    for disk in &disks {
+        for queue in &disk.queues {
+            requests.sample(&[("disk", &disk.name), ("core", &queue.core)], queue.requests)?;
+        }
+    }
+    for (name, help, value) in DISK_FAMILIES {
+        let mut family = match name.ends_with("_total") {
+            true => w.counter(name, help)?,
+            false => w.gauge(name, help)?,
+        };
+        for disk in &disks {
+            if let Some(value) = disk.health.as_ref().and_then(value) {
+                family.sample(&[("disk", &disk.name)], value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is counted of a queue: of its port, and frames that went from there to the control plane.
+type OfQueue = fn(&PortCounters, u64) -> u64;
+
+const QUEUE_FAMILIES: [(&str, &str, OfQueue); 3] = [
+    ("isthmus_port_queue_receive_frames_total", "Frames that a core received.", |c, _| c.rx_frames),
+    ("isthmus_port_queue_transmit_frames_total", "Frames that a core sent.", |c, _| c.tx_frames),
+    (
+        "isthmus_port_queue_control_frames_total",
+        "Frames that a core passed on to the control plane.",
+        |_, punted| punted,
+    ),
+];
+
+fn loops(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
+    let loops: Vec<(usize, LoopCounters)> = appliance
+        .loops()
+        .into_iter()
+        .filter_map(|(core, report)| Some((core, report?.counters)))
+        .collect();
+    let mut rounds = w.counter("isthmus_loop_rounds_total", "Rounds of the poll loop.")?;
+    for (core, counters) in &loops {
+        rounds.sample(&[("loop", core)], counters.rounds)?;
+    }
+    let mut halts = w.counter("isthmus_loop_halts_total", "Times the loop halted.")?;
+    for (core, counters) in &loops {
+        halts.sample(&[("loop", core)], counters.halts)?;
+    }
+    // Most machines have no card that does RoCE.
+    if loops.iter().any(|(_, counters)| counters.brief_rounds > 0) {
+        let help = "Rounds that saw to completions of cards alone.";
+        let mut brief = w.counter("isthmus_loop_brief_rounds_total", help)?;
+        for (core, counters) in &loops {
+            brief.sample(&[("loop", core)], counters.brief_rounds)?;
+        }
+    }
+    let mut time =
+        w.counter("isthmus_loop_seconds_total", "Time of the loop: busy, idle, halted.")?;
+    for (core, counters) in &loops {
+        let parts = [("busy", counters.busy), ("idle", counters.idle), ("halted", counters.halted)];
+        for (state, spent) in parts {
+            time.sample(&[("loop", core), ("state", &state)], spent as f64 / 1e9)?;
+        }
+    }
+    let mut items = w.counter(
+        "isthmus_loop_stage_items_total",
+        "Items (frames, operations, rounds with console traffic) that a stage handled.",
+    )?;
+    for (core, counters) in &loops {
+        for stage in Stage::ALL {
+            let handled = counters.stages[stage as usize].items;
+            items.sample(&[("loop", core), ("stage", &stage.name())], handled)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! Metrics of sessions with other servers, of devices mapped over them, and of mirrors.
+
+use super::page::Page;
+use super::storage::buckets;
+use crate::appliance::Appliance;
+use crate::remote::path_name;
+use crate::status::RemoteSession;
+use core::fmt::{Display, Error};
+use rtrs::client::{PathState, PathStats, PathStatus};
+use rtrs::server::Histogram;
+use storage::rnbd::client::DeviceState;
+use storage::volume::mirror::{MemberState, Status};
+
+type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
+type Latency = (&'static str, &'static str, fn(&PathStats) -> &Histogram);
+
+const PATH: [Family<PathStats>; 9] = [
+    ("isthmus_rtrs_client_path_reads_total", "Reads sent.", |s| s.reads),
+    ("isthmus_rtrs_client_path_read_bytes_total", "Bytes asked for.", |s| s.read_bytes),
+    ("isthmus_rtrs_client_path_writes_total", "Writes and commands sent.", |s| s.writes),
+    ("isthmus_rtrs_client_path_written_bytes_total", "Bytes written.", |s| s.write_bytes),
+    (
+        "isthmus_rtrs_client_path_failovers_total",
+        "Requests taken over from paths that failed.",
+        |s| s.failovers,
+    ),
+    ("isthmus_rtrs_client_path_errors_total", "Requests answered with an error.", |s| s.errors),
+    ("isthmus_rtrs_client_path_reconnects_total", "Times that the path came up again.", |s| {
+        s.reconnects
+    }),
+    (
+        "isthmus_rtrs_client_path_reconnects_failed_total",
+        "Attempts to bring the path up again that failed.",
+        |s| s.reconnects_failed,
+    ),
+    ("isthmus_rtrs_client_path_completions_total", "Completions taken.", |s| s.completions),
+];
+
+const LATENCIES: [Latency; 2] = [
+    ("isthmus_rtrs_client_path_read_seconds", "From the sending of reads to their answer.", |s| {
+        &s.read_latency
+    }),
+    (
+        "isthmus_rtrs_client_path_write_seconds",
+        "From the sending of writes to their answer.",
+        |s| &s.write_latency,
+    ),
+];
+
+const MIRROR: [Family<Status>; 3] = [
+    (
+        "isthmus_mirror_timeouts_total",
+        "Times that a member was left out because it did not answer in time.",
+        |s| s.timeouts,
+    ),
+    ("isthmus_mirror_copied_regions_total", "Regions copied to a member.", |s| s.copied),
+    ("isthmus_mirror_dropped_total", "Times that a member was left out.", |s| s.dropped),
+];
+
+/// The paths of all sessions but for the first `past`; none if those are `usize::MAX`.
+fn paths<'a>(
+    sessions: &'a [RemoteSession<'a>],
+    past: usize,
+) -> impl Iterator<Item = (&'a RemoteSession<'a>, PathStatus<'a>)> {
+    let wanted = if past < usize::MAX { sessions } else { &[] };
+    let paths = wanted
+        .iter()
+        .flat_map(|session| session.client.transport().paths().map(move |path| (session, path)));
+    paths.skip(past)
+}
+
+pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
+    let remote = appliance.remote();
+    if !remote.is_there {
+        return Ok(());
+    }
+    let sessions = &remote.sessions;
+    let mut up = w.gauge("isthmus_rtrs_client_path_up", "Whether the path is connected.")?;
+    for session in sessions {
+        for path in session.client.transport().paths() {
+            let labels: [(_, &dyn Display); 2] =
+                [("session", &session.name()), ("path", &path_name(&path))];
+            up.sample(&labels, u64::from(path.state == PathState::Connected))?;
+        }
+    }
+    for (name, help, value) in PATH {
+        let mut family = w.counter(name, help)?;
+        for (session, path) in paths(sessions, family.pass()) {
+            let labels: [(_, &dyn Display); 2] =
+                [("session", &session.name()), ("path", &path_name(&path))];
+            family.sample(&labels, value(path.stats))?;
+        }
+    }
+    for (name, help, histogram) in LATENCIES {
+        let mut family = w.histogram(name, help)?;
+        for (session, path) in paths(sessions, family.pass()) {
+            let (buckets, above, sum) = buckets(histogram(path.stats));
+            let labels: [(_, &dyn Display); 2] =
+                [("session", &session.name()), ("path", &path_name(&path))];
+            family.sample(&labels, buckets, above, sum)?;
+        }
+    }
+    let mut open = w.gauge("isthmus_remote_open", "Whether the remote volume is open.")?;
+    for session in sessions {
+        for (volume, _) in session.devices {
+            let state = session.device(volume).map(|device| device.state);
+            open.sample(&[("volume", volume)], u64::from(state == Some(DeviceState::Open)))?;
+        }
+    }
+    let (mirrors, now) = (&remote.mirrors, appliance.machine().now);
+    let mut sync = w.gauge("isthmus_mirror_in_sync", "Whether the member is in sync.")?;
+    for mirror in mirrors {
+        for (member, state) in mirror.members.iter().zip(mirror.status.members) {
+            let labels: [(_, &dyn Display); 2] = [("mirror", &mirror.name), ("member", member)];
+            sync.sample(&labels, u64::from(state == MemberState::InSync))?;
+        }
+    }
+    let mut stale = w.gauge("isthmus_mirror_stale_regions", "Regions that are to be copied.")?;
+    for mirror in mirrors {
+        stale.sample(&[("mirror", &mirror.name)], mirror.status.stale as u64)?;
+    }
+    let mut lag = w.gauge("isthmus_mirror_stale_bytes", "Bytes that may differ, at most.")?;
+    for mirror in mirrors {
+        lag.sample(&[("mirror", &mirror.name)], mirror.status.stale_bytes)?;
+    }
+    let mut out = w.gauge(
+        "isthmus_mirror_out_seconds",
+        "For how long the member has been left out, or copied to; 0 if it is in sync.",
+    )?;
+    for mirror in mirrors {
+        for (member, since) in mirror.members.iter().zip(mirror.out_since) {
+            let labels: [(_, &dyn Display); 2] = [("mirror", &mirror.name), ("member", member)];
+            let seconds = since.map_or(0, |since| now.since(since).as_secs());
+            out.sample(&labels, seconds)?;
+        }
+    }
+    for (name, help, value) in MIRROR {
+        let mut family = w.counter(name, help)?;
+        for mirror in mirrors {
+            family.sample(&[("mirror", &mirror.name)], value(&mirror.status))?;
+        }
+    }
+    Ok(())
+}

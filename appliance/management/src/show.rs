@@ -1,0 +1,346 @@
+//! What `show` and `/status` tell.
+
+use crate::appliance::Appliance;
+use crate::config::Http;
+use crate::console::{SmcTopic, Topic};
+use crate::loops::{LoopCounters, Stage};
+use crate::pieces::{Node, Rows};
+use crate::report::Value;
+use crate::status::{DiskStatus, PoolStatus, PortStatus, TlsStatus};
+use crate::{linx, manage, ntb, rapidio, smc, upgrade, usnic};
+use drivers::hal::{Features, Health, QueueCount};
+use verbs::OnDemandStatus;
+
+/// The report on one topic.
+pub(crate) fn topic(appliance: &dyn Appliance, topic: Topic) -> Value {
+    match topic {
+        Topic::Interfaces => Value::List(interfaces(appliance, 0, usize::MAX)),
+        Topic::Disks => Value::List(disks(appliance, 0, usize::MAX)),
+        Topic::Devices => devices(appliance),
+        Topic::Volumes => Value::List(manage::volumes::rows(appliance, 0, usize::MAX)),
+        Topic::Exports => Value::List(manage::exports::wanted(appliance, 0, usize::MAX)),
+        Topic::Memory => memory(appliance),
+        Topic::Loops => loops(appliance),
+        Topic::Ntb => ntb::report(appliance),
+        Topic::Rapidio => rapidio::report(appliance),
+        Topic::Usnic => usnic::report(appliance),
+        Topic::Linx => linx::report(appliance),
+        Topic::Tls => tls(&appliance.document().config().http, appliance.tls()),
+        Topic::Upgrade => upgrade::report(&appliance.upgrade()),
+        Topic::Version => version(appliance),
+        Topic::Crash => appliance.machine().crashes.report(),
+        Topic::Refused => appliance.machine().refused.report(),
+        Topic::Smc(one) => smc::topic(appliance, one),
+    }
+}
+
+/// How the report on a topic is made in pieces, if there may be many rows.
+pub(crate) fn rows(topic: Topic) -> Option<Rows> {
+    match topic {
+        Topic::Interfaces => Some(interfaces),
+        Topic::Disks => Some(disks),
+        Topic::Volumes => Some(manage::volumes::rows),
+        Topic::Exports => Some(manage::exports::wanted),
+        Topic::Smc(SmcTopic::Sockets) => Some(smc::socket_rows),
+        _ => None,
+    }
+}
+
+/// Everything at once, as `/status` tells it.
+pub(crate) static STATUS: Node = Node::Branch(&[
+    ("version", Node::Whole(version)),
+    ("interfaces", Node::Rows(interfaces)),
+    ("disks", Node::Rows(disks)),
+    ("volumes", Node::Rows(manage::volumes::rows)),
+    ("memory", Node::Whole(memory)),
+    ("loops", Node::Whole(loops)),
+    ("ntb", Node::Whole(ntb::report)),
+    ("rapidio", Node::Whole(rapidio::report)),
+    ("usnic", Node::Whole(usnic::report)),
+    ("linx", Node::Whole(linx::report)),
+    ("unclaimed_devices", Node::Whole(unclaimed)),
+    ("crashes", Node::Whole(|appliance| appliance.machine().crashes.report())),
+    ("configuration_problems", Node::Whole(problems)),
+    ("not_ready", Node::Whole(|appliance| texts(&not_ready(appliance)))),
+]);
+
+fn unclaimed(appliance: &dyn Appliance) -> Value {
+    Value::list(appliance.machine().unclaimed.iter().map(|one| Value::from(one.to_string())))
+}
+
+fn texts(list: &[String]) -> Value {
+    Value::list(list.iter().cloned().map(Value::from))
+}
+
+fn problems(appliance: &dyn Appliance) -> Value {
+    let machine = appliance.machine();
+    let all = machine.problems.iter().chain(machine.warnings);
+    Value::list(all.cloned().map(Value::from))
+}
+
+/// Why the appliance does not do all that it is configured to do; empty if it does.
+pub fn not_ready(appliance: &dyn Appliance) -> Vec<String> {
+    let problems = appliance.machine().problems;
+    let mut reasons: Vec<String> =
+        problems.iter().map(|problem| format!("configuration: {problem}")).collect();
+    if appliance.document().is_closed() {
+        reasons.push(
+            "configuration: what it may have restricted stays closed until it is mended".into(),
+        );
+    }
+    let (config, ports) = (appliance.document().config(), appliance.ports());
+    let lacks = |port: &PortStatus<'_>| {
+        let local = |cidr: &String| cidr.starts_with("fe80:");
+        match port.link {
+            false => Some("no link"),
+            true => port.addresses.list.iter().all(local).then_some("no address"),
+        }
+    };
+    let lacking = ports.iter().enumerate().filter_map(|(i, port)| {
+        let mentioned = config.mentioned_net(i, port.mac, port.location).is_some();
+        Some((mentioned, format!("{}: {}", port.name, lacks(port)?)))
+    });
+    // Of interfaces that the document does not mention it takes one.
+    let enough = config.net.is_empty() && ports.iter().any(|port| lacks(port).is_none());
+    let wanted = |mentioned: bool| mentioned || (config.net.is_empty() && !enough);
+    reasons.extend(lacking.filter(|(mentioned, _)| wanted(*mentioned)).map(|(_, why)| why));
+    if ports.is_empty() {
+        reasons.push("there is no network interface".into());
+    }
+    match appliance.storage().server {
+        None if config.rnbd.enabled => reasons.push("rnbd: the storage server does not run".into()),
+        None => {}
+        Some(server) => {
+            let served = |name: &str| server.exports().iter().any(|e| e.name.as_str() == name);
+            let wanted = appliance.wanted_exports();
+            let lacking = wanted.iter().filter(|export| !served(export.name.as_str()));
+            reasons.extend(lacking.map(|export| {
+                format!("export {}: there is no volume {}", export.name, export.volume)
+            }));
+        }
+    }
+    reasons
+}
+
+/// The devices that were found: what they are here, and those that nobody uses.
+pub(crate) fn devices(appliance: &dyn Appliance) -> Value {
+    let row = |location: &str, is: &str, note: &str| {
+        Value::object([
+            ("location", location.to_string().into()),
+            ("device", is.to_string().into()),
+            ("note", note.to_string().into()),
+        ])
+    };
+    let (ports, disks) = (appliance.ports(), appliance.disks());
+    let ports = ports.iter().map(|port| {
+        let link = if port.link { "link up" } else { "no link" };
+        let note =
+            if port.driver.is_empty() { String::new() } else { format!("{}, {link}", port.driver) };
+        row(port.location, port.name, &note)
+    });
+    let disks = disks.iter().map(|disk| {
+        let mut note = disk.role.to_string();
+        for said in [disk.model, disk.firmware] {
+            if !said.is_empty() {
+                note = format!("{note}, {said}");
+            }
+        }
+        if disk.health.is_some_and(|health| health.gone) {
+            note.push_str("; does not work any more, `show log` says why");
+        }
+        row(disk.location, disk.name, &note)
+    });
+    let unclaimed = appliance.machine().unclaimed;
+    let unclaimed = unclaimed.iter().map(|one| row(&one.device, "not used", &one.note()));
+    Value::list(ports.chain(disks).chain(unclaimed))
+}
+
+pub(crate) fn version(appliance: &dyn Appliance) -> Value {
+    let machine = appliance.machine();
+    let facts = machine.facts;
+    Value::object([
+        ("version", env!("CARGO_PKG_VERSION").into()),
+        ("commit", facts.commit.into()),
+        ("build", facts.build_id.into()),
+        ("hostname", Value::display(&appliance.document().config().system.hostname)),
+        ("uptime_seconds", machine.uptime.into()),
+        ("boot", facts.boot.into()),
+        ("cpus", facts.cpus.into()),
+        ("entropy", facts.entropy.into()),
+    ])
+}
+
+/// What `show tls` tells.
+fn tls(http: &Http, tls: Option<TlsStatus<'_>>) -> Value {
+    let Some(TlsStatus { tls, origin }) = tls else {
+        let next = if http.tls { "off until `save` and `reboot`" } else { "off" };
+        return Value::object([("tls", next.into())]);
+    };
+    Value::object([
+        ("tls", if http.tls { "on" } else { "on until `save` and `reboot`" }.into()),
+        ("port", http.port(true).into()),
+        ("certificate_of", origin.to_string().into()),
+        ("sha256_fingerprint", tls.pair().fingerprint().into()),
+        ("pin", tls.pair().pin().into()),
+    ])
+}
+
+pub(crate) fn interfaces(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
+    appliance.ports().iter().skip(from).take(count).map(interface).collect()
+}
+
+/// The core that has a port, or all that have queues of it.
+fn loop_of(port: &PortStatus<'_>) -> Value {
+    if port.others.is_empty() {
+        return port.core.into();
+    }
+    Value::list([port.core].iter().chain(port.others).map(|&core| core.into()))
+}
+
+fn interface(port: &PortStatus<'_>) -> Value {
+    let (counters, card) = (&port.report.counters, &port.report.card);
+    let [a, b, c, d, e, f] = port.mac;
+    let texts = |list: &[String]| Value::list(list.iter().cloned().map(Value::from));
+    Value::object([
+        ("name", port.name.to_string().into()),
+        ("link", if port.link { "up" } else { "down" }.into()),
+        ("mac", format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}").into()),
+        ("mtu", port.mtu.into()),
+        ("addresses", texts(&port.addresses.list)),
+        ("gateways", texts(&port.addresses.gateways)),
+        ("dhcp_lease", port.addresses.lease.into()),
+        ("roce", if card.is_some() { "hardware" } else { "software" }.into()),
+        ("flow_control", card.and_then(|card| card.flow_control()).into()),
+        ("rx_frames", counters.rx_frames.into()),
+        ("rx_bytes", counters.rx_bytes.into()),
+        ("rx_errors", counters.rx_errors.into()),
+        ("tx_frames", counters.tx_frames.into()),
+        ("tx_bytes", counters.tx_bytes.into()),
+        ("tx_full", counters.tx_full.into()),
+        ("rx_missed", counters.rx_missed.into()),
+        ("resets", counters.resets.into()),
+        ("interrupts", counters.interrupts.into()),
+        ("echoes", port.report.echoes.into()),
+        ("loop", loop_of(port)),
+        ("location", port.location.to_string().into()),
+    ])
+}
+
+pub(crate) fn disks(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
+    let (disks, pools) = (appliance.disks(), appliance.storage().pools);
+    let all = disks.iter().enumerate().skip(from).take(count);
+    all.map(|(number, one)| disk(one, pools.iter().find(|pool| pool.disk.0 == number))).collect()
+}
+
+fn disk(disk: &DiskStatus<'_>, pool: Option<&PoolStatus<'_>>) -> Value {
+    let g = &disk.geometry;
+    Value::object([
+        ("name", disk.name.to_string().into()),
+        ("device", disk.device.to_string().into()),
+        ("serial", disk.serial.to_string().into()),
+        ("size", Value::Bytes(g.sectors.saturating_mul(512))),
+        ("use", disk.role.into()),
+        ("volumes", pool.map(|pool| pool.state.to_string()).into()),
+        ("free", pool.map_or(Value::None, |pool| Value::Bytes(pool.free()))),
+        ("read_only", g.features.contains(Features::READ_ONLY).into()),
+        ("logical_block", g.logical_block.into()),
+        ("physical_block", g.physical_block.into()),
+        ("volatile_cache", g.features.contains(Features::VOLATILE_CACHE).into()),
+        ("discard", g.features.contains(Features::DISCARD).into()),
+        ("write_zeroes", g.features.contains(Features::WRITE_ZEROES).into()),
+        ("depth", disk.depth.into()),
+        ("interrupts", disk.interrupts.into()),
+        ("queues", Value::list(disk.queues.iter().map(queue_of))),
+        ("model", disk.model.to_string().into()),
+        ("firmware", disk.firmware.to_string().into()),
+        ("health", disk.health.as_ref().map(health_of).into()),
+        ("location", disk.location.to_string().into()),
+    ])
+}
+
+fn queue_of(queue: &QueueCount) -> Value {
+    Value::object([
+        ("core", u64::from(queue.core).into()),
+        ("requests", queue.requests.into()),
+        ("interrupts", queue.interrupts.into()),
+    ])
+}
+
+fn health_of(health: &Health) -> Value {
+    let whole = |number: Option<u8>| number.map(u64::from).into();
+    Value::object([
+        ("state", if health.gone { "does not work" } else { "works" }.into()),
+        ("celsius", health.celsius.map(f64::from).into()),
+        ("spare_percent", whole(health.spare)),
+        ("used_percent", whole(health.used)),
+        ("media_errors", health.media_errors.into()),
+        ("power_on_hours", health.power_on_hours.into()),
+        ("aborts", health.aborts.into()),
+        ("resets", health.resets.into()),
+    ])
+}
+
+pub(crate) fn memory(appliance: &dyn Appliance) -> Value {
+    let machine = appliance.machine();
+    let promised = appliance.storage().server.map(|s| s.transport().promised());
+    let pool = appliance.roce().and_then(|roce| roce.on_demand);
+    let bytes = |value: fn(&OnDemandStatus) -> usize| {
+        pool.map_or(Value::None, |pool| Value::Bytes(value(&pool) as u64))
+    };
+    let shared = Value::object([
+        ("size", bytes(|pool| pool.capacity)),
+        ("free", bytes(|pool| pool.available)),
+        ("lowest", bytes(|pool| pool.lowest)),
+        ("short", pool.map(|pool| pool.short).into()),
+    ]);
+    let (capacity, available) = appliance.arena();
+    Value::object([
+        ("total", Value::Bytes(machine.facts.memory)),
+        ("heap_used", Value::Bytes((machine.facts.heap_used)() as u64)),
+        ("arena", Value::Bytes(capacity as u64)),
+        ("arena_free", Value::Bytes(available as u64)),
+        ("promised", promised.map_or(Value::None, Value::Bytes)),
+        ("shared", if pool.is_some() { shared } else { Value::None }),
+    ])
+}
+
+/// One entry for each core, also for those that have no loop.
+pub(crate) fn loops(appliance: &dyn Appliance) -> Value {
+    let (loops, all) = (appliance.loops(), appliance.ports());
+    let ports = |core: usize| {
+        let has = |port: &&PortStatus<'_>| port.core == core || port.others.contains(&core);
+        Value::list(all.iter().filter(has).map(|port| Value::display(port.name)))
+    };
+    Value::list((0..appliance.machine().facts.cpus).map(|core| {
+        let found = loops.iter().find(|(number, _)| *number == core);
+        let (shown, counters) = match found {
+            Some((_, Some(report))) => ("running", report.counters),
+            Some((_, None)) => ("does not answer", LoopCounters::default()),
+            None => ("no loop: it has no port", LoopCounters::default()),
+        };
+        one_loop(core, shown, ports(core), &counters)
+    }))
+}
+
+fn one_loop(core: usize, shown: &'static str, ports: Value, counters: &LoopCounters) -> Value {
+    let [busy, idle, halted] = counters.shares();
+    let stages = Stage::ALL.map(|stage| {
+        let c = counters.stages[stage as usize];
+        Value::object([
+            ("stage", stage.name().into()),
+            ("rounds", c.rounds.into()),
+            ("items", c.items.into()),
+        ])
+    });
+    Value::object([
+        ("loop", core.into()),
+        ("state", shown.into()),
+        ("ports", ports),
+        ("rounds", counters.rounds.into()),
+        ("halts", counters.halts.into()),
+        ("busy", busy.into()),
+        ("idle", idle.into()),
+        ("halted", halted.into()),
+        ("stages", Value::list(stages)),
+    ])
+}

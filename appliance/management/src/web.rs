@@ -1,0 +1,279 @@
+//! The pages of the HTTP server: metrics, health, status, the object tree, captures. Who may do what is
+//! [`net::http::access`]'s; everything that is written is logged with who wrote it. Pages of which there may
+//! be much are made as they are sent, a piece in a round.
+
+use crate::appliance::Appliance;
+use crate::pieces::{Node, Telling};
+use crate::{metrics, objects, show};
+use core::net::IpAddr;
+use net::capture::{LinkType, Reader};
+use net::http::access::{Act, judge};
+use net::http::{Handler, Method, Read, Request, Response, Status};
+use net::refusal::Refusal;
+
+/// Bytes of a capture that are made ready at a time.
+const PIECE: usize = 16 << 10;
+/// Bytes of a report, after which a piece of it ends. A line of metrics takes some 1,500 instructions.
+const REPORT_PIECE: usize = 1 << 10;
+/// Downloads of the capture at a time.
+const MAX_DOWNLOADS: usize = 4;
+/// Requests and pieces of answers in a round.
+const TURNS: u32 = 1;
+
+/// What a page is made of.
+enum Source {
+    Capture(Reader),
+    Metrics(metrics::Progress),
+    Report(Telling),
+}
+
+/// A page that is made as it is sent.
+struct Download {
+    id: u64,
+    source: Source,
+    piece: Vec<u8>,
+    at: usize,
+    more: bool,
+}
+
+/// The pages that are being sent.
+#[derive(Default)]
+pub struct Pages {
+    downloads: Vec<Download>,
+    next: u64,
+    /// Requests and pieces of answers of the HTTP servers in this round.
+    turns: u32,
+}
+
+impl Pages {
+    /// A round begins.
+    pub fn begin_round(&mut self) {
+        self.turns = 0;
+    }
+}
+
+/// The routes, over the appliance.
+pub struct Web<'a> {
+    /// What is told of, and acted on.
+    pub appliance: &'a mut dyn Appliance,
+    /// The pages of all servers.
+    pub pages: &'a mut Pages,
+}
+
+impl Web<'_> {
+    fn object(&mut self, path: &str, request: &Request<'_>) -> Response {
+        let result = match request.method {
+            Method::Get => match objects::find(path) {
+                // What there may be much of is told in pieces.
+                Ok((node, rest)) if rest.is_empty() && !matches!(node, Node::Whole(_)) => {
+                    return self.report(node);
+                }
+                _ => objects::read(self.appliance, path).map(|value| value.to_json() + "\n"),
+            },
+            Method::Put | Method::Post => match core::str::from_utf8(request.body) {
+                Ok(value) => self.write(path, value.trim(), request),
+                Err(_) => Err("the body is not UTF-8".into()),
+            },
+            _ => return Response::method_not_allowed("GET, HEAD, PUT, POST"),
+        };
+        match result {
+            Ok(body) => Response::new(Status::OK, Response::JSON, body),
+            Err(why) => {
+                let exists = objects::read(self.appliance, path).is_ok();
+                let status = if exists { Status::BAD_REQUEST } else { Status::NOT_FOUND };
+                let why = crate::report::Value::object([("error", why.into())]);
+                Response::new(status, Response::JSON, why.to_json() + "\n")
+            }
+        }
+    }
+
+    fn write(&mut self, path: &str, value: &str, request: &Request<'_>) -> Result<String, String> {
+        log::info!("http from {}: write {path} {value}", request.from);
+        let result = objects::write(self.appliance, path, value);
+        if let Err(why) = &result {
+            log::info!("http from {}: not done: {why}", request.from);
+        }
+        result.map(|()| "{}\n".to_string())
+    }
+
+    fn capture(&mut self, request: &Request<'_>) -> Response {
+        let captures =
+            self.pages.downloads.iter().filter(|d| matches!(d.source, Source::Capture(_)));
+        if captures.count() >= MAX_DOWNLOADS {
+            return Response::error(Status::UNAVAILABLE);
+        }
+        log::info!("http from {}: reads the capture", request.from);
+        // Only this loop's ports are captured, by their places; behind them are those by which engines over UDP reach
+        // others'.
+        let ports = self.appliance.ports();
+        let own = ports.iter().filter(|port| port.is_own);
+        let forwarding = ports.iter().filter(|port| port.forwarding_dropped.is_some());
+        let frames = own.chain(forwarding).map(|port| (port.name, LinkType::Ethernet));
+        // Behind those of frames, as the loop numbers them.
+        let messages = self.appliance.rapidio();
+        let messages = messages.iter().map(|port| (port.name, LinkType::RapidIo));
+        let names = frames.chain(messages).map(|(name, kind)| (name.to_string(), kind)).collect();
+        let reader = self.appliance.capture().reader(names, self.appliance.machine().epoch);
+        self.stream("application/x-pcapng", Source::Capture(reader))
+    }
+
+    fn report(&mut self, node: &'static Node) -> Response {
+        self.stream(Response::JSON, Source::Report(Telling::of(node)))
+    }
+
+    fn stream(&mut self, content_type: &'static str, source: Source) -> Response {
+        let id = self.pages.next;
+        self.pages.next += 1;
+        self.pages.downloads.push(Download { id, source, piece: Vec::new(), at: 0, more: true });
+        Response::stream(content_type, id, None)
+    }
+
+    fn ready(&mut self) -> Response {
+        let reasons = show::not_ready(self.appliance);
+        let lines = |label: &str, list: &[String]| -> String {
+            list.iter().map(|line| format!("{label}{line}\n")).collect()
+        };
+        let warnings = lines("warning: ", self.appliance.machine().warnings);
+        match reasons.is_empty() {
+            true => Response::new(Status::OK, Response::TEXT, format!("ready\n{warnings}")),
+            false => {
+                let text = lines("", &reasons) + &warnings;
+                Response::new(Status::UNAVAILABLE, Response::TEXT, text)
+            }
+        }
+    }
+
+    /// Whether a host's name or address is the appliance's. A loopback address leads here by a forward on the
+    /// machine of whoever asks.
+    fn is_ours(&self, host: &str) -> bool {
+        let Ok(address) = host.parse::<IpAddr>() else {
+            let name = &self.appliance.document().config().system.hostname;
+            let host = host.strip_suffix('.').unwrap_or(host);
+            return host.eq_ignore_ascii_case(name.as_str())
+                || host.eq_ignore_ascii_case("localhost");
+        };
+        let is_it = |cidr: &String| {
+            let ours = cidr.split('/').next().and_then(|text| text.parse::<IpAddr>().ok());
+            ours == Some(address)
+        };
+        let is_there = || self.appliance.ports().iter().any(|p| p.addresses.list.iter().any(is_it));
+        address.is_loopback() || is_there()
+    }
+
+    /// Makes the next piece of a stream.
+    fn make_piece(&mut self, download: &mut Download) {
+        let Download { source, piece, at, more, .. } = download;
+        piece.clear();
+        *at = 0;
+        *more = match source {
+            Source::Capture(reader) => self.appliance.capture().read(reader, piece, PIECE),
+            Source::Metrics(progress) => {
+                let mut text = String::with_capacity(2 * REPORT_PIECE);
+                let more = metrics::write_piece(self.appliance, progress, &mut text, REPORT_PIECE);
+                *piece = text.into_bytes();
+                more
+            }
+            Source::Report(telling) => telling.piece(self.appliance, piece, REPORT_PIECE),
+        };
+    }
+}
+
+/// A path without its percent-encoding (RFC 3986, section 2.1); what is none stands for itself.
+fn decoded(path: &str) -> String {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let digit = |at: usize| char::from(*after.get(at)?).to_digit(16);
+        let escaped = match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => Some((high << 4 | low) as u8),
+            _ => None,
+        };
+        bytes.push(escaped.unwrap_or(first));
+        rest = if escaped.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Handler for Web<'_> {
+    fn has_time(&self) -> bool {
+        self.pages.turns < TURNS
+    }
+
+    fn refused(&mut self, refusal: Refusal) {
+        self.appliance.refuse(refusal);
+    }
+
+    fn handle(&mut self, request: &Request<'_>) -> Response {
+        self.pages.turns += 1;
+        let act = match (request.method, request.path) {
+            (Method::Get, "/capture.pcapng") => Act::ReadPayload,
+            (Method::Get, _) => Act::Read,
+            _ => Act::Write,
+        };
+        let token = self.appliance.document().config().http.token_sha256.map(|token| token.0);
+        if let Err(denied) = judge(request, act, token.as_ref(), &|host| self.is_ours(host)) {
+            self.refused(denied.refusal(request));
+            return denied.response();
+        }
+        if let Some(path) = request.path.strip_prefix("/api")
+            && (path.is_empty() || path.starts_with('/'))
+        {
+            return self.object(&decoded(path), request);
+        }
+        let page: fn(&mut Self, &Request<'_>) -> Response = match request.path {
+            "/metrics" => |web, _| {
+                let source = Source::Metrics(metrics::Progress::default());
+                web.stream(net::metrics::CONTENT_TYPE, source)
+            },
+            "/healthz" => |_, _| Response::new(Status::OK, Response::TEXT, "ok\n"),
+            "/readyz" => |web, _| web.ready(),
+            "/status" => |web, _| web.report(&show::STATUS),
+            "/capture.pcapng" => Web::capture,
+            _ => {
+                let pages = "no such page; there are /metrics, /healthz, /readyz, /status, \
+                     /capture.pcapng and /api/…\n";
+                return Response::new(Status::NOT_FOUND, Response::TEXT, pages);
+            }
+        };
+        match request.method {
+            Method::Get => page(self, request),
+            _ => Response::method_not_allowed("GET, HEAD"),
+        }
+    }
+
+    fn read(&mut self, stream: u64, into: &mut [u8]) -> Read {
+        self.pages.turns += 1;
+        let Some(place) = self.pages.downloads.iter().position(|d| d.id == stream) else {
+            return Read::End;
+        };
+        let mut download = self.pages.downloads.swap_remove(place);
+        // A piece of a report may be empty though there is more.
+        while download.at == download.piece.len() && download.more {
+            self.make_piece(&mut download);
+        }
+        let count = into.len().min(download.piece.len() - download.at);
+        into[..count].copy_from_slice(&download.piece[download.at..download.at + count]);
+        download.at += count;
+        self.pages.downloads.push(download);
+        match count {
+            0 => Read::End,
+            _ => Read::Bytes(count),
+        }
+    }
+
+    fn close(&mut self, stream: u64) {
+        self.pages.downloads.retain(|d| d.id != stream);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decoded;
+
+    #[test]
+    fn names_in_paths_may_be_encoded() {
+        assert_eq!(decoded("/s%201/ip%3A10.0.0.2%40x"), "/s 1/ip:10.0.0.2@x");
+        assert_eq!(decoded("/%C3%bc"), "/ü");
+        assert_eq!(decoded("/%SESSNAME%!a%2/%"), "/%SESSNAME%!a%2/%");
+    }
+}

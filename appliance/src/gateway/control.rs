@@ -1,0 +1,205 @@
+//! The control plane's stage of a round: the interfaces with what stands on them, and the frames to them and from them.
+
+use super::network::{Network, tell_addresses, verdict};
+use super::plane::DataPlane;
+use super::ports::QueueSlot;
+use super::rdma_stack::RdmaStack;
+use super::receive::BATCH;
+use super::state::{PingOrder, State};
+use crate::console::Progress;
+use drivers::hal::{Instant, Port};
+use management::{Pages, Web};
+use net::Interface;
+use net::ping::{Options, Ping};
+use perf_responders::tcp_control::TcpControl;
+use verbs::EngineContext;
+
+/// The control plane's stage: interfaces, services, orders of the console. How much was done.
+pub(super) fn poll(
+    networks: &mut [Network],
+    state: &mut State,
+    pages: &mut Pages,
+    now: Instant,
+) -> usize {
+    let mut worked = 0;
+    pages.begin_round();
+    if !state.workers.is_empty() {
+        state.take_refusals_of_others(now);
+    }
+    if core::mem::take(&mut state.network_changed) {
+        for (i, network) in networks.iter_mut().enumerate() {
+            network.stop_moved_server(&mut Web { appliance: state, pages });
+            network.configure(&state.ports[i], i, state.document.config(), now);
+        }
+    }
+    if let Some(order) = state.ping_order.take() {
+        carry_out(order, networks, state, now);
+        worked += 1;
+    }
+    let plane = &mut state.plane;
+    plane.udp_engines.next_hops.find(&state.own_ports, networks, now);
+    if let Some(RdmaStack { strangers, providers, .. }) = &mut plane.rdma_stack {
+        strangers.find(providers, &mut state.ports, &mut state.workers, networks, now);
+        if let Some(rping) = &mut plane.rping {
+            rping.find_way(providers, &state.ports, networks, now);
+        }
+    }
+    if plane.storage.remote_storage.is_some() {
+        plane.find_ways_of_remotes(networks, now);
+    }
+    for (i, network) in networks.iter_mut().enumerate() {
+        if let Some(mac) = state.poll_mac(i) {
+            network.interface.set_mac(mac, now);
+        }
+        if state.poll_link(i) {
+            network.interface.link_came_up(now);
+        }
+        let services = network.front.as_ref().and(state.plane.services.as_ref());
+        let services = services.and_then(|services| services.poll_timeout());
+        let due = Instant::first([network.poll_timeout(), services]).is_some_and(|at| at <= now);
+        let seen = network.seen == Some(network.interface.activity());
+        if !due && seen && !network.interface.has_news() {
+            continue;
+        }
+        worked += 1;
+        network.interface.poll(now);
+        if let Some(server) = &mut network.http {
+            server.poll(&mut network.interface, &mut Web { appliance: state, pages }, now);
+        }
+        if let Some(front) = &mut network.front {
+            poll_tcp_control(&mut state.plane, front, &mut network.interface, now);
+        }
+        let news = &mut state.news;
+        let pinging = network.ping.is_some();
+        network.poll_ping(now, &mut |progress| news.push_back(progress));
+        state.pinging &= !(pinging && network.ping.is_none());
+        network.interface.poll(now);
+        network.seen = Some(network.interface.activity());
+        network.services_due = network.services_timeout();
+        let addresses = &mut state.ports[i].addresses;
+        let conflicts = addresses.counters.conflicts;
+        addresses.counters = network.interface.counters();
+        if conflicts == 0 && addresses.counters.conflicts > 0 {
+            let name = &state.ports[i].name;
+            log::warn!("{name}: another station uses an address of ours: see `show interfaces`");
+        }
+        let generation = Some(network.interface.generation());
+        if network.generation != generation {
+            tell_addresses(&network.interface, &mut state.ports[i]);
+            if state.set_addresses(i, network.interface.local()) {
+                network.generation = generation;
+            }
+        }
+    }
+    worked
+}
+
+/// Takes frames in: from the ports of this loop, and what other loops have for the control plane.
+/// How many, and how many of those are the control plane's.
+pub(super) fn receive(networks: &mut [Network], state: &mut State, now: Instant) -> (usize, usize) {
+    let own = &state.own_ports;
+    let mut for_control = 0;
+    let mut received = state.plane.receive(now, |place, frame| {
+        for_control += 1;
+        networks[own[place]].interface.handle_frame(frame, now);
+    });
+    for (slot, network) in state.ports.iter_mut().zip(&mut *networks) {
+        let Some(punt_port) = &mut slot.punt_port else {
+            network.interface.look_for_room(&*state.plane.ports[slot.place].port);
+            continue;
+        };
+        for _ in 0..BATCH {
+            let Some(frame) = punt_port.receive() else { break };
+            received += 1;
+            for_control += 1;
+            network.interface.handle_frame(punt_port.bytes(&frame), now);
+            punt_port.recycle(frame);
+        }
+    }
+    if !state.queues.is_empty() {
+        let punted = receive_of_queues(networks, state, now);
+        (received, for_control) = (received + punted, for_control + punted);
+    }
+    (received, for_control)
+}
+
+/// Takes in what comes for the control plane by further queues of ports.
+#[cold]
+#[inline(never)]
+fn receive_of_queues(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
+    let mut received = 0;
+    for QueueSlot { port, punt_port, .. } in &mut state.queues {
+        for _ in 0..BATCH {
+            let Some(frame) = punt_port.receive() else { break };
+            received += 1;
+            networks[*port].interface.handle_frame(punt_port.bytes(&frame), now);
+            punt_port.recycle(frame);
+        }
+    }
+    received
+}
+
+/// Hands what the interfaces have to send to the ports, and to other loops, which are told of it; how
+/// many frames.
+pub(super) fn transmit(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
+    let plane = &mut state.plane;
+    let mut sent = 0;
+    for (slot, network) in state.ports.iter_mut().zip(networks) {
+        if let Some(punt_port) = &mut slot.punt_port {
+            network.interface.transmit(punt_port, |_| sent += 1);
+            punt_port.flush();
+            continue;
+        }
+        let capture = &mut plane.capture;
+        network.interface.transmit(&mut *plane.ports[slot.place].port, |packet| {
+            sent += 1;
+            capture.sent(slot.place, packet, now);
+        });
+    }
+    sent
+}
+
+fn carry_out(order: PingOrder, networks: &mut [Network], state: &mut State, now: Instant) {
+    match order {
+        PingOrder::Start(target, count) => {
+            let options = Options { count, ..Options::default() };
+            let way = networks.iter_mut().find(|n| n.interface.next_hop(target).is_some());
+            let started = way.map(|network| {
+                let ident = now.as_nanos() as u16;
+                let ping = Ping::start(&mut network.interface, target, ident, options, now);
+                ping.map(|ping| network.ping = Some((target, ping)))
+            });
+            let error = match started {
+                Some(Ok(())) => return,
+                Some(Err(error)) => error.to_string(),
+                None => net::ping::StartError::NoRoute.to_string(),
+            };
+            state.pinging = false;
+            state.news.push_back(Progress::Done(Err(error)));
+        }
+        PingOrder::Stop => {
+            for network in networks {
+                if let Some((target, ping)) = network.ping.take() {
+                    let summary = ping.stop(&mut network.interface);
+                    state.news.push_back(Progress::Done(verdict(target, &summary)));
+                }
+            }
+            state.pinging = false;
+        }
+    }
+}
+
+/// Moves the bytes that clients of measuring tools exchange over TCP.
+fn poll_tcp_control(
+    plane: &mut DataPlane,
+    front: &mut TcpControl,
+    interface: &mut Interface,
+    now: Instant,
+) {
+    let DataPlane { services: Some(services), rdma_stack: Some(stack), arena, rng, .. } = plane
+    else {
+        return;
+    };
+    let (provider, rng) = (&mut stack.providers, &mut **rng);
+    services.poll_tcp(front, interface, &mut EngineContext { provider, arena, now, rng });
+}

@@ -1,0 +1,112 @@
+//! A disk that holds volumes as extents, with what is to be done on it.
+
+use super::disks::{DiskSlot, SharedDisk};
+use drivers::hal::{Arena, Disk};
+use management::status::PoolStatus;
+use std::collections::VecDeque;
+use storage::volume::extents::{Change, Store, StoreEvent, StoreState};
+use storage::volume::{DiskHandle, Extents};
+
+/// Something to do on a disk.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    Create { name: String, bytes: u64, force: bool },
+    Grow { name: String, bytes: u64 },
+    Delete { name: String },
+}
+
+impl Order {
+    pub fn name(&self) -> &str {
+        match self {
+            Order::Create { name, .. } | Order::Grow { name, .. } | Order::Delete { name } => name,
+        }
+    }
+}
+
+/// A disk that holds volumes, or is looked at.
+pub(super) struct DiskPool {
+    /// Number of the disk.
+    pub number: usize,
+    /// What names the disk for good.
+    pub device: String,
+    pub store: Store,
+    pub user: DiskHandle<SharedDisk>,
+    /// Its volumes.
+    pub open: Vec<(String, Extents)>,
+    /// What is to be done, the first is under way; and whether the console waits for it.
+    pub orders: VecDeque<(Order, bool)>,
+}
+
+impl DiskPool {
+    /// Starts looking at a disk; None if there is no memory for it.
+    pub fn new(number: usize, slot: &DiskSlot, arena: &mut Arena) -> Option<Self> {
+        let store = Store::new(slot.geometry, arena)?;
+        let user = DiskHandle::new(slot.disk.share());
+        let device = slot.device.clone();
+        Some(DiskPool { number, device, store, user, open: Vec::new(), orders: VecDeque::new() })
+    }
+
+    /// What is known of the disk.
+    pub fn state(&self) -> StoreState {
+        self.store.state()
+    }
+
+    /// What is told of it.
+    pub fn status(&self) -> PoolStatus<'_> {
+        PoolStatus {
+            disk: (self.number, self.user.geometry().sectors),
+            state: self.state(),
+            table: self.store.table(),
+            coming: self.orders.iter().map(|(order, _)| order.name()).collect(),
+        }
+    }
+
+    /// How many extents a volume has, and its bytes.
+    pub fn volume(&self, name: &str) -> Option<(usize, u64)> {
+        let entry = self.store.table().find(name)?;
+        Some((entry.extents.len(), entry.sectors() * 512))
+    }
+
+    /// Whether it can be given up: nothing of ours is on it, and nothing is to be done.
+    pub fn is_idle(&self) -> bool {
+        !self.store.is_busy() && self.orders.is_empty() && self.open.is_empty()
+    }
+
+    /// Goes on; true if the disk has done something.
+    pub fn step(&mut self) -> (bool, Option<StoreEvent>) {
+        let before = self.store.position();
+        let event = self.store.poll(&mut self.user);
+        (event.is_some() || self.store.position() != before, event)
+    }
+
+    /// Starts the first order; an error ends it.
+    pub fn start(&mut self) -> Result<(), String> {
+        self.store.set_geometry(self.user.geometry());
+        let Some((order, _)) = self.orders.front() else { return Ok(()) };
+        let force = matches!(order, Order::Create { force: true, .. });
+        let number = self.number;
+        if self.store.state() != StoreState::Ready {
+            let create = matches!(order, Order::Create { .. });
+            if create && self.store.claim(force) {
+                return Ok(());
+            }
+            let how = match self.store.state() {
+                StoreState::Foreign if create => {
+                    ": `force` makes it one for volumes, and what is on it is lost"
+                }
+                StoreState::Damaged if create => {
+                    ": `force` makes it anew, and all volumes are lost"
+                }
+                _ => "",
+            };
+            return Err(format!("disk {number} {}{how}", self.store.state()));
+        }
+        let sectors = |bytes: u64| bytes.div_ceil(512);
+        let change = match order {
+            Order::Create { name, bytes, .. } => Change::Create(name, sectors(*bytes)),
+            Order::Grow { name, bytes } => Change::Grow(name, sectors(*bytes)),
+            Order::Delete { name } => Change::Delete(name),
+        };
+        self.store.change(change).map_err(|error| format!("disk {number}: {error}"))
+    }
+}

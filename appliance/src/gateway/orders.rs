@@ -1,0 +1,195 @@
+//! What management orders, carried out: each order by whoever has what it is about, with what that needs.
+
+use super::bridge::orders as bridges;
+use super::clients;
+use super::disk_pool::Order as DiskOrder;
+use super::disks::{Role, number_of};
+use super::rping::Rping;
+use super::state::{PingOrder, State};
+use super::upgrade::Terms;
+use crate::console::{Managed, Progress};
+use crate::crash;
+use crate::families::{self, MEASURE, OfMeasure};
+use core::time::Duration;
+use drivers::hal::Hold;
+use management::orders::{Capturing, Order};
+use management::{Appliance, Told, at_once, not_ready};
+use rand_core::RngCore;
+
+/// Carries an order out, or begins to.
+pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
+    let State { plane, workers, document, disks, now, .. } = state;
+    let done = |()| Managed::Told(String::new());
+    match order {
+        Order::PutInForce(path) => state.put_in_force(path),
+        Order::ApplyExports => plane.storage.apply_exports(document.config()),
+        Order::Save => return state.save(),
+        Order::Ping(address, count) => {
+            if state.pinging {
+                return Err("a ping is running".into());
+            }
+            state.pinging = true;
+            state.ping_order = Some(PingOrder::Start(address, count));
+        }
+        Order::Rping(address, options) => {
+            if !MEASURE {
+                return Err(families::missing("measure"));
+            }
+            if plane.rdma_stack.is_none() {
+                return Err(
+                    "there is no RDMA provider: no network interface, or `roce.enabled` is false"
+                        .into(),
+                );
+            }
+            plane.rping = OfMeasure::hold(|| Rping::new(address, options, *now));
+        }
+        Order::Cancel => state.cancel(),
+        Order::End(how) => state.end = Some(how),
+        Order::Capture(Capturing::Start(filter, bytes)) => plane.capture.start(filter, bytes),
+        Order::Capture(Capturing::Stop) => plane.capture.stop(),
+        Order::Capture(Capturing::Discard) => plane.capture.discard(),
+        Order::Clients(order, places) => {
+            return clients::carry_out(&order, plane, workers, places).map(done);
+        }
+        Order::MakeVolume(volume) => plane.storage.add_volume(volume, disks, &mut plane.arena)?,
+        Order::CreateOnDisk { disk, name, bytes, force } => {
+            let change = DiskOrder::Create { name: name.into(), bytes, force };
+            let number = number_of(disks, disk)?;
+            plane.storage.order(number, change, disks, &mut plane.arena)?;
+            return Ok(Managed::Started);
+        }
+        Order::Grow(number, name, bytes) => {
+            let change = DiskOrder::Grow { name: name.into(), bytes };
+            plane.storage.order(number, change, disks, &mut plane.arena)?;
+            return Ok(Managed::Started);
+        }
+        Order::RetireVolume(name) => {
+            if let Some(id) = plane.storage.volumes.find(name) {
+                plane.storage.retire_volume(id, name)?;
+            }
+        }
+        Order::DeleteVolume(name, disk) => {
+            let provider = plane.rdma_stack.as_ref().map(|rdma_stack| &rdma_stack.providers);
+            let (arena, storage) = (&mut plane.arena, &mut plane.storage);
+            let disk = disk.and_then(|disk| number_of(disks, disk).ok());
+            let is_begun = storage.delete_volume(name, disk, disks, arena, provider, *now)?;
+            return Ok(if is_begun { Managed::Started } else { at_once() });
+        }
+        Order::AddRemote(remote, config) => plane.add_remote(remote, config)?,
+        Order::RemoveRemote(name) => plane.remove_remote(name),
+        Order::Remap(volume) => plane.remap(volume)?,
+        Order::Read(name, reads) => return plane.read(name, reads),
+        Order::Session(name, order) => plane.order_session(name, order)?,
+        Order::MakeMirror(mirror) => plane.make_mirror(mirror)?,
+        Order::RemakeMirror(mirror) => plane.remake_mirror(mirror)?,
+        Order::ForceMirror(name) => plane.force_mirror(name)?,
+        Order::EndMirror(name) => {
+            plane.rest_mirror(name);
+            return Ok(Managed::Started);
+        }
+        Order::ResetBridge(name) => bridges::reset(plane, workers, name)?,
+        Order::MeasureBridge(name, time) => return bridges::measure(plane, workers, name, time),
+        Order::ConfirmUpgrade => {
+            let saves = state.is_saving();
+            let upgrade = state.upgrade.as_mut().ok_or("nothing is on trial")?;
+            return upgrade.order_confirm(saves);
+        }
+        Order::Upgrade(words) => return state.order_upgrade(words),
+        Order::UdpEngine { name, order, words } => {
+            return plane.udp_engines.order(name, order, words, *now);
+        }
+    }
+    Ok(Managed::Told(String::new()))
+}
+
+/// News of what was begun.
+pub(super) fn progress(state: &mut State) -> Option<Progress> {
+    let (plane, now) = (&mut state.plane, state.now);
+    let rping = plane.rping.as_mut().and_then(|rping| rping.news());
+    plane.rping.take_if(|rping| rping.is_over());
+    rping
+        .or_else(|| plane.poll_reading())
+        .or_else(|| plane.poll_ending(state.document.config()))
+        .or_else(|| bridges::measured_news(plane))
+        .or_else(|| plane.udp_engines.progress(now))
+        .or_else(|| state.news.pop_front())
+}
+
+impl State {
+    /// Puts in force what can be of a change at `path`.
+    fn put_in_force(&mut self, path: &str) {
+        let config = self.document.config();
+        log::set_max_level(config.system.log_level);
+        crash::set_policy(config.system.on_panic);
+        let quiet_time = Duration::from_micros(config.system.idle_after_us.into());
+        let echo = config.services.udp_echo;
+        self.tell_planes(move |plane| plane.configure(quiet_time, echo));
+        self.network_changed = true;
+        self.plane.storage.apply_exports(self.document.config());
+        let section = path.split('.').next().unwrap_or_default();
+        self.rules_changed |= section == "rule";
+        // What an engine was made with stays until the next start, but for its peers.
+        if section == "usnic" {
+            self.plane.udp_engines.configure(self.document.config(), self.now);
+        }
+    }
+
+    /// Begins to write the configuration to the config disk.
+    fn save(&mut self) -> Told {
+        if self.config_disk.is_some()
+            && let Some(offered) = self.plane.storage.offered
+        {
+            offered.keep(&mut self.document, self.plane.arena.capacity() as u64);
+        }
+        let text = self.document.to_toml();
+        let Some((index, engine)) = &mut self.config_disk else {
+            return Err("there is no config disk: make one with `./isthmus image config-disk` \
+                 and attach it with the serial number isthmus-config"
+                .into());
+        };
+        if self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_busy()) {
+            return Err("the disk is being written for an upgrade; try again later".into());
+        }
+        debug_assert!(matches!(self.disks[*index].role, Role::Configuration | Role::Boot));
+        engine.save(&text)?;
+        self.saving = Some(self.document.config().clone());
+        Ok(Managed::Started)
+    }
+
+    /// Ends what takes a while, if it can be ended.
+    fn cancel(&mut self) {
+        // A save cannot be ended half way: it is safe, and soon over.
+        if self.pinging {
+            self.ping_order = Some(PingOrder::Stop);
+        }
+        let plane = &mut self.plane;
+        if let Some(rping) = &mut plane.rping {
+            rping.cancel();
+        }
+        let remote_storage = plane.storage.remote_storage.as_mut();
+        if let Some(reading) = remote_storage.and_then(|remote| remote.reading.as_mut()) {
+            reading.cancel();
+        }
+        if let Some(upgrade) = &mut self.upgrade {
+            upgrade.cancel();
+        }
+        bridges::end_measuring(plane);
+        plane.udp_engines.cancel();
+    }
+
+    /// Begins to write a release.
+    fn order_upgrade(&mut self, words: &[&str]) -> Told {
+        let terms = Terms {
+            key: self.document.config().system.upgrade_key.map(|key| key.0),
+            unsaved: self.has_unsaved(),
+            is_ready: not_ready(self).is_empty(),
+            seed: self.plane.rng.next_u32() as u16,
+            now: self.now,
+            saves: self.is_saving(),
+        };
+        let upgrade = self.upgrade.as_mut().ok_or(
+            "the appliance has no slots: it was not booted from a disk that `./isthmus image raw` makes, or the firmware is no UEFI",
+        )?;
+        upgrade.order(words, &terms, &mut self.disks)
+    }
+}

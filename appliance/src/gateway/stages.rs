@@ -1,0 +1,181 @@
+//! Stages of a round on the whole of the state: disks, services, the watchdog. Each is what it is on parts of it; here
+//! it is said which parts these are.
+
+use super::network::Network;
+use super::plane_services::{LinxStage, TcpCarrier};
+use super::service::{Service, Surroundings};
+use super::state::State;
+use super::watchdog::TRIAL;
+use crate::config::disk::Event;
+use crate::console::Progress;
+use core::time::Duration;
+use drivers::hal::Instant;
+use management::not_ready;
+use management::orders::End;
+
+/// How often disks are looked after and asked for their size, which takes reads of registers.
+const CAPACITY_INTERVAL: Duration = Duration::from_secs(1);
+
+impl State {
+    /// Looks at the disks' sizes once in a while, and for memory that has lain idle long enough.
+    pub fn poll_capacities(&mut self, now: Instant) {
+        if now >= self.capacity_due {
+            self.capacity_due = now + CAPACITY_INTERVAL;
+            self.rules_changed |= self.smc.as_ref().is_some_and(|smc| smc.rules.waits);
+            self.disks.iter_mut().for_each(|slot| slot.look_after(now));
+            self.plane.free_retired(now);
+            self.plane.storage.look_for_new_shapes();
+        }
+    }
+
+    /// Lets what works on disks go on; how many operations ended.
+    pub fn poll_disks(&mut self) -> usize {
+        if self.plane.storage.pools.is_empty() {
+            return self.poll_config_disk() + self.poll_upgrade();
+        }
+        let arena = self.platform.arena();
+        let storage = &mut self.plane.storage;
+        let (steps, outcomes) =
+            storage.poll_pools(self.document.config(), &mut self.disks, arena, self.now);
+        for outcome in outcomes {
+            match (outcome.told, outcome.result) {
+                (true, result) => self.news.push_back(Progress::Done(result)),
+                (false, Ok(what)) => log::info!("{what}"),
+                (false, Err(why)) => log::error!("{why}"),
+            }
+        }
+        steps + self.poll_config_disk() + self.poll_upgrade()
+    }
+
+    fn poll_config_disk(&mut self) -> usize {
+        let Some((index, config)) = &mut self.config_disk else { return 0 };
+        let before = config.position();
+        let outcome = match config.poll(&mut self.disks[*index].disk) {
+            // A step that ended is work as well: the loop must not halt on the interrupt that told it.
+            None | Some(Event::NotAConfigDisk | Event::Loaded(_)) => {
+                return usize::from(config.position() != before);
+            }
+            Some(Event::Saved) => {
+                self.kept = self.saving.take().unwrap_or_else(|| self.document.config().clone());
+                Ok(format!("saved on {}; it is read at the next boot", self.disks[*index].name))
+            }
+            Some(Event::Failed(why)) => Err(why),
+        };
+        self.news.push_back(Progress::Done(outcome));
+        1
+    }
+
+    /// Goes on with an upgrade; how much was done.
+    #[inline(always)]
+    fn poll_upgrade(&mut self) -> usize {
+        // Of most machines there is no more to ask in a round.
+        if self.upgrade.is_some() { self.go_on_with_upgrade() } else { 0 }
+    }
+
+    fn go_on_with_upgrade(&mut self) -> usize {
+        let Some(upgrade) = self.upgrade.as_ref() else { return 0 };
+        if self.is_saving() {
+            return 0;
+        }
+        if upgrade.wants_verdict(self.now) {
+            let lacking = if upgrade.was_ready() { not_ready(self) } else { Vec::new() };
+            let upgrade = self.upgrade.as_mut();
+            if upgrade.is_some_and(|upgrade| !upgrade.judge(&lacking, self.now)) {
+                self.end = Some(End::Reboot);
+            }
+        }
+        let Some(upgrade) = self.upgrade.as_mut() else { return 0 };
+        let (any, news, restarts) = upgrade.step(&mut self.disks, self.now);
+        if restarts {
+            self.end = Some(End::Reboot);
+        }
+        self.news.extend(news);
+        usize::from(any)
+    }
+
+    /// Whether the config disk is being written.
+    pub fn is_saving(&self) -> bool {
+        self.config_disk.as_ref().is_some_and(|(_, engine)| engine.is_busy())
+    }
+
+    /// Sees to the watchdog.
+    #[inline]
+    pub fn poll_watchdog(&mut self, now: Instant) {
+        let trial = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_on_trial());
+        let wanted = match self.document.config().system.watchdog {
+            0 if trial => TRIAL,
+            seconds => seconds,
+        };
+        if self.watchdog.wants_poll(wanted, now) {
+            self.watchdog.poll(wanted, now);
+        }
+    }
+
+    /// Does something with each service that there is, in the order of a round.
+    #[inline(always)]
+    fn with_services(
+        &mut self,
+        networks: &mut [Network],
+        now: Instant,
+        mut act: impl FnMut(&mut dyn Service, &mut Surroundings<'_>),
+    ) {
+        let State { smc, rendezvous, upgrade, plane, ports, own_ports, document, refused, .. } =
+            self;
+        let config = document.config();
+        let mut around = Surroundings { networks, plane, ports, own_ports, config, refused, now };
+        if let Some(smc) = smc {
+            act(&mut **smc, &mut around);
+        }
+        if !around.plane.bridges.is_empty() {
+            act(&mut TcpCarrier, &mut around);
+        }
+        if around.plane.linx.is_some() {
+            act(&mut LinxStage, &mut around);
+        }
+        if let Some(rendezvous) = rendezvous {
+            act(&mut **rendezvous, &mut around);
+        }
+        if let Some(upgrade) = upgrade {
+            act(&mut **upgrade, &mut around);
+        }
+    }
+
+    /// Has all of them go on; how much was done.
+    pub fn poll_services(&mut self, networks: &mut [Network], now: Instant) -> usize {
+        let mut done = 0;
+        self.with_services(networks, now, |service, around| done += service.poll(around));
+        done
+    }
+
+    /// Has SMC-R go on, without the others; how much was done.
+    pub fn poll_smc(&mut self, networks: &mut [Network], now: Instant) -> usize {
+        let State { smc, plane, ports, own_ports, document, refused, .. } = self;
+        let config = document.config();
+        let Some(smc) = smc else { return 0 };
+        smc.poll(&mut Surroundings { networks, plane, ports, own_ports, config, refused, now })
+    }
+
+    /// When one of them has something to do though nothing arrives.
+    pub fn services_timeout(&self) -> Option<Instant> {
+        let plane = &self.plane;
+        let smc = self.smc.as_ref().and_then(|smc| smc.deadline(plane));
+        let bridge = plane.bridges.first().and_then(|_| TcpCarrier.deadline(plane));
+        let linx = plane.linx.as_ref().and_then(|_| LinxStage.deadline(plane));
+        let rendezvous = self.rendezvous.as_ref().and_then(|one| one.deadline(plane));
+        let upgrade = self.upgrade.as_ref().and_then(|one| one.deadline(plane));
+        Instant::first([smc, bridge, linx, rendezvous, upgrade])
+    }
+
+    /// Has all of them end their connections.
+    pub fn shut_down_services(&mut self, networks: &mut [Network], now: Instant) {
+        self.with_services(networks, now, |service, around| service.shut_down(around));
+    }
+
+    /// Whether all their peers were told.
+    pub fn services_are_shut_down(&self) -> bool {
+        self.smc.as_ref().is_none_or(|smc| smc.is_shut_down())
+            && self.rendezvous.as_ref().is_none_or(|one| one.is_shut_down())
+            && TcpCarrier.is_shut_down()
+            && LinxStage.is_shut_down()
+    }
+}

@@ -1,0 +1,222 @@
+//! Several pairs of queues of a ConnectX, beside what those of all cards have in common (`nic_queues`): cards that have less
+//! than was asked for, or that fail while they are split, and interrupts.
+
+use drivers::hal::{HashKey, Packet, Platform, Port};
+use drivers::registry::Class;
+use metal::Metal;
+use models::mlx5::{Config, Fault, MAC, Mlx5};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const KEY: HashKey = [0x6d5a_56da, 0x255b_0ec2, 9, 8, 7, 6, 5, 4, 3, 2];
+
+struct Bench {
+    machine: Metal<Mlx5>,
+    ports: Vec<Box<dyn Port + Send>>,
+}
+
+/// A card that does this wrong: what it lacks it lacks from the beginning, all else is from before it is split on.
+fn split(settings: Config, faults: &[Fault], more: usize) -> Bench {
+    let mut machine = Metal::new(Mlx5::new(settings), 48 << 20);
+    machine.interrupts = 16;
+    let lacks = |fault: &&Fault| matches!(fault, Fault::Lacks(..));
+    machine.model(|card| faults.iter().filter(lacks).for_each(|fault| card.inject(*fault)));
+    let device = machine.find().take(Class::Port).remove(0);
+    let clock = machine.clock();
+    let mut first = device.open_port(&mut machine, &|_| Some(1500), &clock).unwrap();
+    machine.model(|card| faults.iter().for_each(|fault| card.inject(*fault)));
+    let mut ports = first.split(more, &KEY, &mut machine, &clock);
+    machine.model(Mlx5::repair);
+    ports.insert(0, first);
+    for port in &mut ports {
+        let interrupt = machine.allocate_interrupt().unwrap();
+        assert!(port.route(&interrupt));
+    }
+    let mut bench = Bench { machine, ports };
+    bench.watch(1);
+    bench
+}
+
+/// A packet of a host.
+fn packet(host: u8) -> Vec<u8> {
+    let mut frame = [&MAC[..], &[2, 0, 0, 0, 1, host, 8, 0, 0x45, 0, 0, 60]].concat();
+    frame.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, host, 10, 0, 0, 1]);
+    frame.resize(74, host);
+    frame
+}
+
+impl Bench {
+    fn watch(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            let now = self.machine.pass(SECOND);
+            self.machine.run();
+            for port in &mut self.ports {
+                port.watch(now);
+                self.machine.run();
+            }
+        }
+    }
+
+    fn arrive(&self, frame: Vec<u8>) {
+        self.machine.model(|card| card.arriving.push_back(frame));
+        self.machine.run();
+    }
+
+    fn received(&mut self, queue: usize) -> usize {
+        let count = self.ports[queue].receive_each(usize::MAX, &mut |_| true);
+        self.ports[queue].flush();
+        count
+    }
+
+    /// Which queue has a host.
+    fn queue_of(&mut self, host: u8) -> usize {
+        self.arrive(packet(host));
+        let counts: Vec<usize> = (0..self.ports.len()).map(|queue| self.received(queue)).collect();
+        assert_eq!(counts.iter().sum::<usize>(), 1, "{counts:?}");
+        counts.iter().position(|&count| count == 1).unwrap()
+    }
+
+    /// Both ways on each queue, and nothing was done that must not be.
+    fn works(&mut self) {
+        self.machine.model(|card| card.sent.clear());
+        let mut reached = vec![false; self.ports.len()];
+        (0..64).for_each(|host| reached[self.queue_of(host)] = true);
+        assert!(reached.iter().all(|&reached| reached), "{reached:?}");
+        for queue in 0..self.ports.len() {
+            let frame = packet(queue as u8);
+            let packet = Packet { header: &frame, payload: &[], trailer: &[] };
+            self.ports[queue].transmit(&packet).unwrap();
+            self.ports[queue].flush();
+            self.machine.run();
+            let sent = self.machine.model(|card| std::mem::take(&mut card.sent));
+            assert!(sent == [frame], "queue {queue}");
+        }
+        assert!(self.ports.iter_mut().all(|port| port.link_up()));
+        assert_eq!(self.machine.model(|card| card.complaints.clone()), [""; 0]);
+    }
+}
+
+/// It has as many as there is of everything, and works with those.
+#[test]
+fn a_card_with_less_than_was_asked_for_has_fewer_queues() {
+    let some = Config::default();
+    let vectors = |vectors| Config { vectors, ..some };
+    for (settings, faults, queues) in [
+        (some, &[][..], 4),
+        (vectors(1), &[], 1),
+        (vectors(3), &[], 3),
+        // No table for a hash; no more events, doorbell pages, completion queues, queues.
+        (some, &[Fault::Lacks(0, 0x393, 5)], 1),
+        (some, &[Fault::Lacks(0, 0x470, 16), Fault::Lacks(0, 0xfc, 4)], 1),
+        (some, &[Fault::Few(0x301, 2)], 2),
+        (some, &[Fault::Few(0x802, 3)], 3),
+        (some, &[Fault::Few(0x400, 5)], 2),
+        (some, &[Fault::Few(0x904, 1)], 1),
+        (some, &[Fault::Few(0x908, 3)], 3),
+    ] {
+        let mut bench = split(settings, faults, 3);
+        assert_eq!(bench.ports.len(), queues, "{faults:?}");
+        bench.works();
+        // It comes back as it was.
+        bench.machine.model(|card| card.inject(Fault::AllOnes));
+        bench.watch(4);
+        assert_eq!(bench.ports[0].counters().resets, 1, "{faults:?}");
+        bench.works();
+    }
+}
+
+/// Whatever the firmware refuses, or does not answer, while the card is split: it goes on with one queue, and takes no memory
+/// for others.
+#[test]
+fn a_card_that_cannot_be_split_goes_on_with_one_queue() {
+    let free = split(Config::default(), &[], 0).machine.arena().available();
+    for fault in [
+        Fault::Fails(0x916, 4),
+        Fault::Fails(0x933, 4),
+        Fault::Fails(0x936, 4),
+        Fault::Fails(0x301, 0xf),
+        Fault::Few(0x802, 1),
+        Fault::Delivers(0x900, 6),
+        Fault::NeverAnswers(0x930),
+    ] {
+        let mut bench = split(Config::default(), &[fault], 1);
+        assert_eq!(bench.ports.len(), 1, "{fault:?}");
+        bench.works();
+        assert_eq!(bench.machine.arena().available(), free, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_card_that_is_gone_while_it_is_split_is_given_up() {
+    let mut bench = split(Config::default(), &[Fault::AllOnesForEver], 1);
+    assert_eq!(bench.ports.len(), 1);
+    bench.watch(3);
+    assert!(!bench.ports[0].link_up() && bench.ports[0].receive().is_none());
+    let told: Vec<&str> = std::iter::from_fn(|| bench.ports[0].notice()).map(|n| n.text).collect();
+    assert!(matches!(&told[..], [why] if why.contains("does not come back")), "{told:?}");
+}
+
+/// What was armed is told once, to the core that armed it, also after a reset, which forgets where interrupts go.
+#[test]
+fn each_queue_interrupts_its_own_core() {
+    let mut bench = split(Config::default(), &[], 1);
+    for resets in 0..3 {
+        let hosts =
+            [0, 1].map(|queue| (0..64).find(|&host| bench.queue_of(host) == queue).unwrap());
+        let raised = |bench: &Bench| [0, 1].map(|queue| bench.ports[queue].counters().interrupts);
+        for round in 0..200 {
+            let queue = round % 2;
+            let before = raised(&bench);
+            bench.ports[queue].set_interrupts(true);
+            assert!(!bench.ports[queue].pending(), "{round}");
+            bench.arrive(packet(hosts[1 - queue]));
+            assert_eq!(raised(&bench), before, "{round}: the other's");
+            bench.arrive(packet(hosts[queue]));
+            bench.arrive(packet(hosts[queue]));
+            let mut wanted = before;
+            wanted[queue] += 1;
+            assert_eq!(raised(&bench), wanted, "{round}");
+            bench.ports[queue].set_interrupts(false);
+            assert_eq!([bench.received(queue), bench.received(1 - queue)], [2, 1], "{round}");
+        }
+        assert_eq!(bench.ports[0].counters().resets, resets);
+        bench.machine.model(|card| card.inject(Fault::Fatal(1)));
+        bench.watch(4);
+        bench.works();
+    }
+}
+
+/// A further queue that the card stops, or that completes something else, is a reason for a reset of the card.
+#[test]
+fn errors_of_a_further_queue_are_reasons_for_a_reset() {
+    for fault in [Fault::ReceiveFails(1), Fault::ReceivesAt(1), Fault::Opcode(9)] {
+        let mut bench = split(Config::default(), &[], 1);
+        let host = (0..64).find(|&host| bench.queue_of(host) == 1).unwrap();
+        bench.machine.model(|card| card.inject(fault));
+        bench.arrive(packet(host));
+        assert_eq!(bench.received(1), 0);
+        bench.watch(4);
+        assert_eq!(bench.ports[0].counters().resets, 1, "{fault:?}");
+        bench.works();
+    }
+}
+
+#[test]
+fn closing_all_ports_leaves_the_card_reset() {
+    let mut bench = split(Config::default(), &[], 2);
+    bench.works();
+    let Bench { machine, mut ports } = bench;
+    drop(ports.remove(0));
+    machine.run();
+    assert_eq!(machine.model(|card| (card.pages(), card.left().len())), (0, 0));
+    // Those who are left send nowhere.
+    for port in &mut ports {
+        assert!(port.receive().is_none() && !port.link_up());
+        let frame = packet(1);
+        let packet = Packet { header: &frame, payload: &[], trailer: &[] };
+        while port.transmit(&packet).is_ok() {}
+        port.flush();
+        assert!(!port.is_sending());
+    }
+    assert_eq!(machine.model(|card| card.complaints.clone()), [""; 0]);
+}
