@@ -200,10 +200,9 @@ impl Gateway {
                     let driver = device.driver();
                     let slot = match cards.look(port, place, &name, &net, &mut found) {
                         Looked::Free(port) => {
-                            // On QEMU further queues of a ConnectX did not come through a reset (docs/hardware.md).
-                            let is_shared = driver != "mlx5";
                             let mut split = |port: &mut dyn Port, more: usize| {
-                                if !is_shared {
+                                // A ConnectX serves one core so far (docs/hardware.md).
+                                if driver == "mlx5" {
                                     return Vec::new();
                                 }
                                 let mut key = HashKey::default();
