@@ -1,6 +1,6 @@
 //! Power cuts of a machine with `e1000e` and `nvme` and nothing of virtio, whose drive loses what was not flushed: a stock
 //! client keeps a journal of what it was told is durable, and finds all of it, whenever the power was cut.
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use interop_tests::{boot_client, map, networked_gateway_spec, programs, storage, system};
@@ -39,6 +39,11 @@ impl Lab {
         gateway.wait_ready()?;
         let disks = gateway.run("show disks --json")?.json()?;
         ensure!(disks[0]["device"] == "nvme:nvme0/1", "the disk is not the drive: {disks}");
+        // On a new drive the volume is made first, and not exported before.
+        let asked = Instant::now();
+        while !gateway.run("export list")?.text.contains("data") {
+            ensure!(asked.elapsed() < Duration::from_secs(60), "the volume is not exported");
+        }
         Ok(gateway)
     }
 
