@@ -167,6 +167,7 @@ impl Ring {
     }
 
     /// Writes down of which next entry an event is wanted; what the doorbell says of it. None if that was done, or more.
+    #[inline]
     pub fn arm(&mut self, what: Arm) -> Option<u32> {
         self.tell();
         if self.is_armed.is_some_and(|armed| armed == what || armed == Arm::Any) {
