@@ -83,6 +83,8 @@ pub fn many_requests_at_once_on_every_chunk() {
                 assert_eq!(world.read(client, &user, 4096), Ok(expected));
             }
         }
+        let parked = world.server.transport().paths().next().unwrap().stats.parked;
+        assert_eq!(parked, 0, "there is room for the answers of all");
     }
 }
 

@@ -295,4 +295,10 @@ pub fn timers_look_at_the_paths_that_are_due() {
         (8 * 11..=8 * 13).contains(&looked),
         "{looked} looks for twelve heartbeats of eight paths"
     );
+    // Whoever polls the server learns that there is something to send.
+    for due in [true, false] {
+        netsim::label!(due);
+        world.now = if due { world.server.poll_timeout().unwrap() } else { world.now };
+        assert_eq!(world.server.poll(&mut world.volumes, context!(world, gateway)), due);
+    }
 }
