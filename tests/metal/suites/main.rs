@@ -9,6 +9,7 @@ mod ixgbe;
 mod mlx5;
 mod mlx5_queues;
 mod mlx5_verbs;
+mod network_card;
 mod nic_queues;
 mod ntb;
 mod ntb_netdev;
