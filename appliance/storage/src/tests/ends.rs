@@ -313,8 +313,39 @@ fn the_time_that_a_request_takes_is_told() {
             _ => [stats.write_latency, volume.write_latency],
         };
         assert_eq!((of_path.count(), of_path), (1, of_volume));
+        let done = [volume.read_bytes, volume.write_bytes];
+        assert_eq!(done, if operation == Operation::Read { [512, 0] } else { [512, 512] });
         let (told, passed) = (of_path.sum(), Duration::from_millis(millis));
         assert!(told.abs_diff(passed) < Duration::from_micros(10), "{told:?}");
+    }
+}
+
+/// As many requests are begun as the send queue has room for answers: those of all chunks, where it is that long, and
+/// never more, however many are waiting.
+#[test]
+fn requests_are_begun_that_there_is_room_for() {
+    for (queue_depth, at_once) in [(8, 8), (40, 40), (512, 64)] {
+        netsim::label!(queue_depth);
+        let slow = Slow::new(1000);
+        let config = Config { queue_depth, chunk_size: 8192, ..World::small(true) };
+        let mut world = World::with_volume(config, 8 << 20, Box::new(slow.clone()));
+        let client = world.connect("s1");
+        world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+        let user = user_io(Operation::Read, 0, 512);
+        let reads: Vec<_> =
+            (0..queue_depth).map(|_| world.start_read(client, &user, 512)).collect();
+        world.run();
+        assert_eq!(slow.queued(), at_once);
+        let stats = *world.server.transport().paths().next().unwrap().stats;
+        assert_eq!(stats.parked, u64::from(queue_depth) - at_once as u64);
+        while slow.queued() > 0 {
+            slow.work();
+            world.run();
+            assert!(slow.queued() <= at_once, "{} at once", slow.queued());
+        }
+        for permit in reads {
+            assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
+        }
     }
 }
 

@@ -124,6 +124,16 @@ pub fn a_name_is_its_hosts_until_its_paths_are_gone() {
     world.connect("same");
     let taken = (World::address(1), "session", String::from("same"), "name_taken");
     assert_eq!(refused(&mut world), [taken]);
+    let notices = core::iter::from_fn(|| world.server.transport_mut().poll_notice());
+    let said: Vec<String> = notices.map(|notice| std::format!("{notice}")).collect();
+    assert_eq!(
+        said,
+        [
+            "rtrs: session same: path 10.0.0.2@10.0.0.1 is up",
+            "rtrs: session same: path 10.0.1.2@10.0.0.1 is up",
+            "rtrs: session : path 10.0.0.3@10.0.0.1 is down: another host has a session of that name",
+        ]
+    );
     assert_eq!(world.server.transport().paths().count(), 2, "its owner is undisturbed");
     world.read(owner, &user_io(Operation::Read, 0, 512), 512).unwrap();
     // The owner is there by its second address alone.

@@ -265,7 +265,8 @@ fn what_is_promised_beyond_the_pool_is_limited_and_refused_at_connect() {
     }
     assert_eq!(world.server.transport().sessions().count(), 2);
     assert_eq!(world.server.transport().counters().refused, 1);
-    assert_eq!(world.server.transport().promised(), 256 << 10);
+    let server = world.server.transport();
+    assert_eq!((server.promised(), server.shared()), (256 << 10, Some(320 << 10)));
 }
 
 /// A write whose acknowledgement is lost, while its answer arrives. The data may be sent once more.

@@ -276,6 +276,16 @@ fn what_answers_a_read_has_a_beginning_and_an_end() {
     }
 }
 
+/// Of a READ of nothing no key is asked.
+#[test]
+fn a_read_of_nothing_needs_no_key() {
+    let (mut pair, mut frame) = read_frame(0);
+    frame[LEN + 8] ^= 1;
+    seal(&mut frame);
+    let answers = answers(&mut pair, &frame);
+    assert_eq!(answers.iter().map(|answer| answer[42]).collect::<Vec<_>>(), [0x10]);
+}
+
 /// A request that was taken before says nothing new: what is missing is still asked for.
 #[test]
 fn a_repetition_does_not_hide_a_gap() {
@@ -289,6 +299,8 @@ fn a_repetition_does_not_hide_a_gap() {
         let said = answers(&mut pair, &frames[0]);
         assert_eq!(said.len(), 1);
         assert_eq!((said[0][42], said[0][LEN]), (opcode, syndrome));
+        let dropped = &pair.nodes[1].roce.counters().dropped;
+        assert_eq!((dropped.duplicate, dropped.out_of_sequence), (1, u64::from(lost)));
     }
 }
 

@@ -139,6 +139,21 @@ fn what_gives_way_leaves_no_queue_pair() {
     assert_eq!(pair.nodes[0].roce.connections(), 2);
 }
 
+/// What waits to be sent from an address that we have no more is dropped.
+#[test]
+fn what_has_no_address_to_leave_from_is_dropped() {
+    let mut pair = pair(Limits::default());
+    for n in 0..3 {
+        pair.deliver(0, &req(HOST, n + 1, |bytes| bytes[DATA + 15] ^= 1));
+    }
+    assert!(pair.nodes[0].roce.cm.has_messages());
+    pair.nodes[0].roce.set_addresses(0, ["10.0.0.9".parse().unwrap()].into());
+    assert!(said(&mut pair).is_empty());
+    assert!(!pair.nodes[0].roce.cm.has_messages());
+    pair.nodes[0].roce.set_addresses(0, ["10.0.0.1".parse().unwrap()].into());
+    assert!(said(&mut pair).is_empty(), "it is not kept");
+}
+
 /// Whoever asks without end makes us keep no more than so much to say, and so many events.
 #[test]
 fn what_waits_is_bounded() {

@@ -264,6 +264,33 @@ fn space_is_zeroed_joined_and_used_again() {
     }
 }
 
+/// What was deleted in several places, and is one volume's now, shows nothing of what was there.
+#[test]
+fn all_pieces_of_a_volume_are_zeroed() {
+    for zeroes in [true, false] {
+        netsim::label!(zeroes);
+        let (mut disk, mut store) = claimed(0xaa, zeroes);
+        let mut change = |disk: &mut Model, change| {
+            assert_eq!(make(&mut store, disk, change), StoreEvent::Done, "{change:?}");
+            store.table().volumes().to_vec()
+        };
+        for name in ["a", "b", "c", "d", "e"] {
+            change(&mut disk, Change::Create(name, UNIT_SECTORS));
+        }
+        change(&mut disk, Change::Create("rest", 10 * UNIT_SECTORS));
+        for name in ["a", "c", "e"] {
+            change(&mut disk, Change::Delete(name));
+        }
+        for unit in [1, 3, 5].map(|n| n * UNIT as usize) {
+            disk.cache[unit..unit + UNIT as usize].fill(0xaa);
+        }
+        let volumes = change(&mut disk, Change::Create("f", 3 * UNIT_SECTORS));
+        let entry = volumes.iter().find(|volume| volume.name == "f").unwrap();
+        assert_eq!(entry.extents.len(), 3);
+        assert!(bytes(&disk, entry).concat().iter().all(|&byte| byte == 0));
+    }
+}
+
 /// A disk that offers WRITE ZEROES and does not know it has zeroes written; one that does not know how to write has
 /// failed.
 #[test]

@@ -264,3 +264,31 @@ fn members_that_are_equal_are_in_sync_at_once() {
         world.settle();
     }
 }
+
+/// Of members that may differ the newer one is copied to the other.
+#[test]
+fn the_newer_member_is_copied_to_the_other() {
+    for newer in 0..2 {
+        netsim::label!(newer);
+        let mut world = World::new();
+        let mut record = world.disks[0].record();
+        record.alone = false;
+        record.dirty.set(1);
+        for n in 0..2 {
+            record.generation += u64::from(n == newer);
+            world.disks[n].put_record(&record);
+            record.generation -= u64::from(n == newer);
+        }
+        world.reboot();
+        world.tend();
+        world.disks.iter().for_each(|disk| assert_eq!(disk.end(any, None), 1, "records are read"));
+        assert_eq!(world.mirror.poll(), None);
+        world.tend();
+        let mut members = [MemberState::Syncing; 2];
+        members[newer] = MemberState::InSync;
+        assert_eq!(world.states(), (MirrorState::Running, members));
+        world.settle();
+        assert_eq!(world.states(), (MirrorState::Running, [MemberState::InSync; 2]));
+        assert_eq!(world.mirror.status().get().copied, 1);
+    }
+}
