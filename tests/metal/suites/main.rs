@@ -1,6 +1,7 @@
 //! Drivers on models of their devices: a module for each driver, in one program.
 
 mod bad_registers;
+mod dma_engine;
 mod dsa;
 mod enic;
 mod intel_nic;
