@@ -182,8 +182,11 @@ pub fn a_session_has_as_many_paths_as_it_may() {
     world.wire.cut.clear();
     world.clients[client].reconnect(PathId(0), context!(world, host));
     world.run();
+    assert_eq!(reasons(&mut world), [""; 0]);
     let states: Vec<_> = world.server.transport().paths().map(|path| path.state).collect();
     assert_eq!(states, [PathState::Connected; 2]);
+    let states: Vec<_> = world.clients[client].paths().map(|path| path.state).collect();
+    assert_eq!(states[..2], [rtrs::client::PathState::Connected; 2]);
 }
 
 #[test]

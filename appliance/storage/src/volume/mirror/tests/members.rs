@@ -292,3 +292,27 @@ fn the_newer_member_is_copied_to_the_other() {
         assert_eq!(world.mirror.status().get().copied, 1);
     }
 }
+
+/// A record is written in place of the older one, also by a mirror that was started since.
+#[test]
+fn a_record_takes_the_place_of_the_older_one() {
+    let mut world = World::new();
+    let mut generation = 0;
+    for n in 0..8 {
+        netsim::label!(n);
+        world.write(8 * (n % 4) + 1, 0xaa);
+        assert_eq!(world.run(), [Ok(())]);
+        // Every second time the region is taken out of the record again.
+        if n % 2 == 1 {
+            world.settle();
+        }
+        for disk in &world.disks {
+            assert!(disk.record().generation > generation);
+        }
+        generation = world.disks[0].record().generation;
+        world.reboot();
+        world.run();
+        world.settle();
+        assert_eq!(world.states(), (MirrorState::Running, [MemberState::InSync; 2]));
+    }
+}
