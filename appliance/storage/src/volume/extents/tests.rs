@@ -56,15 +56,14 @@ impl Model {
     /// The power goes: of what was not flushed, a part of the sectors is on the medium, and one
     /// sector is torn.
     fn cut(&mut self, seed: u64) {
-        let mut random = seed | 1;
+        let mut random = netsim::Rng::new(seed);
         let mut torn = false;
         for sector in 0..SECTORS as usize {
             let at = sector * 512..sector * 512 + 512;
             if self.cache[at.clone()] == self.durable[at.clone()] {
                 continue;
             }
-            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            match random >> 62 {
+            match random.within(0..4) {
                 0 if !torn => {
                     torn = true;
                     let half = sector * 512..sector * 512 + 100;
