@@ -186,6 +186,37 @@ fn each_queue_interrupts_its_own_core() {
     }
 }
 
+/// Frames that come after a reset before another core has looked: they find no buffers, which the card has again when it
+/// has looked, and not before, whatever it does meanwhile.
+#[test]
+fn a_core_that_looks_late_after_a_reset_receives_again() {
+    for early in [Fault::AllOnes, Fault::Fatal(1)] {
+        let mut bench = split(Config::default(), &[], 1);
+        let host = (0..64).find(|&host| bench.queue_of(host) == 1).unwrap();
+        bench.machine.model(|card| card.inject(early));
+        let mut seconds = 0;
+        while seconds == 0 || !bench.ports[0].link_up() {
+            let now = bench.machine.pass(SECOND);
+            bench.ports[0].watch(now);
+            bench.machine.run();
+            // It has a round in which it hears that the card is stopped, and none when it is live again.
+            if seconds == 1 {
+                assert_eq!(bench.received(1), 0);
+            }
+            seconds += 1;
+            assert!(seconds < 10, "the card is not back");
+        }
+        assert_eq!(bench.ports[0].counters().resets, 1);
+        bench.arrive(packet(host));
+        bench.ports[1].flush();
+        bench.arrive(packet(host));
+        bench.watch(1);
+        assert_eq!(bench.received(1), 0);
+        bench.works();
+        assert_eq!(bench.ports[0].counters().resets, 1);
+    }
+}
+
 /// A further queue that the card stops, or that completes something else, is a reason for a reset of the card.
 #[test]
 fn errors_of_a_further_queue_are_reasons_for_a_reset() {

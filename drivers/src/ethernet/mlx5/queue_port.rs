@@ -115,7 +115,8 @@ impl QueuePort {
             self.named = named;
             self.events.begin(named.events, Doorbells::new(&*self.registers, named.page));
             self.queues.transmitter.begin(&named, key);
-            self.queues.receiver.lay_out(key);
+            // The device has the rings, and no buffer yet.
+            self.queues.receiver.prepare(key);
             self.queues.receiver.begin(&named);
             // A reset forgets where its interrupts go.
             if let Some(interrupt) = &self.interrupt {
