@@ -239,8 +239,9 @@ impl Port for QueuePort {
         self.queues.transmitter.progress()
     }
 
+    /// While the card is stopped no interrupt says that it is live again.
     fn wakes(&self) -> bool {
-        self.interrupt.is_some()
+        self.interrupt.is_some() && self.is_live()
     }
 
     fn watch(&mut self, _: Instant) {

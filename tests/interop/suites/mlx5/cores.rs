@@ -86,14 +86,17 @@ fn received(linux: &mut Linux) -> Result<[u64; 2]> {
     Ok([of(0)?, of(1)?])
 }
 
-/// Each of many hosts reaches the image, and each core has some of them.
+/// Pings of each of many hosts, which have to be answered.
+fn pings(options: &str) -> String {
+    let hosts: Vec<String> = HOSTS.map(|host| host.to_string()).collect();
+    let ping = format!("ping {options} -I 10.1.0.$host {THERE} >/tmp/ping");
+    format!("for host in {}; do {ping} || {{ cat /tmp/ping; exit 1; }}; done", hosts.join(" "))
+}
+
+/// Each of the hosts reaches the image, and each core has some of them.
 fn hosts_are_spread(linux: &mut Linux) -> Result<()> {
     let before = received(linux)?;
-    let hosts: Vec<String> = HOSTS.map(|host| host.to_string()).collect();
-    linux.sh(&format!(
-        "for host in {}; do ping -c 2 -i 0.1 -W 5 -I 10.1.0.$host {THERE} >/tmp/ping || {{ cat /tmp/ping; exit 1; }}; done",
-        hosts.join(" ")
-    ))?;
+    linux.sh(&pings("-c 2 -i 0.1 -W 5"))?;
     let after = received(linux)?;
     let few = |core: usize| after[core] < before[core] + 10;
     ensure!(!few(0) && !few(1), "frames of each core: {before:?}, {after:?}");
@@ -123,7 +126,7 @@ fn two_cores_share_a_card_and_come_through_a_reset() -> Result<()> {
         std::thread::sleep(Duration::from_millis(200));
     }
     vm.run("show log")?.contains("does not answer")?;
-    linux.guest.wait_until(&format!("ping -c 1 -W 1 {THERE}"), LIMIT)?;
+    linux.guest.wait_until(&pings("-c 1 -W 1"), LIMIT)?;
     hosts_are_spread(&mut linux)?;
     maps_and_verifies(&mut linux)?;
     vm.run("show log")?.contains("works again")?.lacks("ERROR")?;
