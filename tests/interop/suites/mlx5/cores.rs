@@ -120,11 +120,7 @@ fn two_cores_share_a_card_and_come_through_a_reset() -> Result<()> {
     linux.guest.soft_roce()?;
     maps_and_verifies(&mut linux)?;
     linux.model.order(1, "all-ones")?;
-    let end = Instant::now() + LIMIT;
-    while vm.run("show interfaces --json")?.json()?[0]["resets"] == 0 {
-        ensure!(Instant::now() < end, "the card was not reset");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    faults::until(&mut vm, |port| port["resets"] != 0)?;
     vm.run("show log")?.contains("does not answer")?;
     linux.guest.wait_until(&pings("-c 1 -W 1"), LIMIT)?;
     hosts_are_spread(&mut linux)?;
