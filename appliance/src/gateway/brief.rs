@@ -1,6 +1,6 @@
-//! A brief round: soon after a halt that completions of cards have ended, these alone are seen to, and what follows from
-//! them. Everything else stands still for as long as [`super::STILL`] at most, and no longer than until the deadline of
-//! that halt; what follows may not have left anything to anybody else.
+//! A brief round: where a loop that halts has nothing but completions of cards, these alone are seen to, and what follows
+//! from them, before it halts again. While there are more and more of them everything else stands still for as long as
+//! [`super::STILL`] at most; what follows may not have left anything to anybody else.
 
 use super::network::Network;
 use super::state::State;
@@ -16,9 +16,10 @@ impl State {
         }
         let plane = &mut self.plane;
         let Some(stack) = &mut plane.rdma_stack else { return (0, false) };
-        if !stack.providers.mind_cards(now) {
+        if !stack.providers.mind_cards(now) || plane.ports.iter().any(|slot| slot.port.pending()) {
             return (0, false);
         }
+        (self.now, plane.now) = (now, now);
         let mut done = 0;
         if let Some(server) = &mut plane.storage.server {
             let (provider, arena) = (&mut stack.providers, &mut plane.arena);

@@ -105,11 +105,13 @@ impl OwnDisks {
     }
 
     /// Has the disks raise interrupts, or not.
+    #[inline]
     pub fn set_interrupts(&mut self, wanted: bool) {
         self.each().for_each(|disk| disk.set_interrupts(wanted));
     }
 
     /// Whether one has something that was not taken.
+    #[inline]
     pub fn pending(&self) -> bool {
         self.all.iter().flatten().any(|own| own.disk.pending())
     }

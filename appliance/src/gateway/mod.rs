@@ -138,25 +138,12 @@ impl Gateway {
             self.console_quiet = false;
             return true;
         }
-        let mut served = 0;
-        if for_control == 0 && now < self.quiescent_until && self.ending.is_none() {
-            let (done, is_all) = state.serve_completions(networks, now);
-            if is_all && received == 0 {
-                state.plane.flush();
-                let counters = &mut state.plane.pace.counters;
-                counters.work(Stage::Serve, done);
-                counters.brief_rounds += 1;
-                self.console_quiet = false;
-                return true;
-            }
-            served = done;
-        }
         self.quiescent_until = Instant::ZERO;
         received += state.poll_tcp_bridge(networks, now);
         let completed = if self.ending.is_some() { 0 } else { state.poll_disks() };
         state.poll_capacities(now);
         state.poll_watchdog(now);
-        served += state.plane.serve(now);
+        let mut served = state.plane.serve(now);
         state.poll_rules(networks, now);
         served += state.poll_services(networks, now);
         state.take_refusals(now);
@@ -227,35 +214,63 @@ impl Gateway {
     }
 
     /// Sleeps until an interrupt or the next deadline, unless there is something to do; then deals
-    /// with what there is. Whether there was work.
+    /// with what there is. Whether there was work. In between, what cards complete is seen to, and it sleeps on.
     fn halt(&mut self) -> bool {
         let mut waits_for_whole = self.state.ask_for_interrupts();
         // What came before interrupts were on raises none, but is pending.
         let mut now = self.machine.now();
         let mut deadline = self.deadline(now);
-        let mut woken = false;
-        while self.waker.may_halt(|| self.state.has_arrivals()) && deadline.is_none_or(|d| d > now)
-        {
-            let wait = waits_for_whole.then_some(now + MESSAGE_WAIT);
-            let until = Instant::first([deadline, wait]);
-            self.machine.halt_until(until);
-            now = self.machine.now();
-            self.state.plane.pace.halted(now);
-            woken = until.is_none_or(|at| now < at);
-            if woken {
+        let mut brief_until = now + STILL;
+        let (mut woken, mut served) = (false, false);
+        loop {
+            if self.waker.may_halt(|| self.state.has_arrivals()) {
+                if deadline.is_some_and(|at| at <= now) {
+                    break;
+                }
+                let wait = waits_for_whole.then_some(now + MESSAGE_WAIT);
+                let until = Instant::first([deadline, wait]);
+                self.machine.halt_until(until);
+                now = self.machine.now();
+                self.state.plane.pace.halted(now);
+                woken = until.is_none_or(|at| now < at);
+                if !woken && deadline.is_none_or(|at| now < at) {
+                    // The message is not whole yet. From now on any frame ends the halt.
+                    waits_for_whole = self.state.ask_for_interrupts();
+                    continue;
+                }
+                if !woken {
+                    if !self.state.has_arrivals() && self.state.plane.expires_idly(now) {
+                        deadline = self.deadline(now);
+                    }
+                    continue;
+                }
+            }
+            if now >= brief_until || self.ending.is_some() {
                 break;
             }
-            if deadline.is_none_or(|d| now < d) {
-                // The message is not whole yet. From now on any frame ends the halt.
-                waits_for_whole = self.state.ask_for_interrupts();
-            } else if !self.state.has_arrivals() && self.state.plane.expires_idly(now) {
+            let (done, is_all) = self.state.serve_completions(&mut self.networks, now);
+            served |= done > 0;
+            let pace = &mut self.state.plane.pace;
+            pace.counters.work(Stage::Serve, done);
+            if !is_all {
+                break;
+            }
+            pace.counters.brief_rounds += 1;
+            self.console_quiet = false;
+            now = self.machine.now();
+            if !pace.round(true, now) {
+                break;
+            }
+            if !self.state.plane.cards_pending() {
+                self.state.plane.set_interrupts(true);
                 deadline = self.deadline(now);
+                brief_until = now + STILL;
             }
         }
         self.quiescent_until = Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
         self.waker.clear();
         self.state.stop_interrupts();
-        let worked = self.round(now);
+        let worked = self.round(now) || served;
         if woken && !worked {
             // Neither a device nor a loop had anything: it was the serial port.
             self.console_due = now;

@@ -177,6 +177,7 @@ impl DataPlane {
 
     /// Whether a port, a bridge, or another loop that has to do with volumes, has something that was not taken
     /// yet.
+    #[inline]
     pub fn pending(&self) -> bool {
         self.bridges.iter().any(|bridge| bridge.pending())
             || self.ports.iter().any(|slot| slot.port.pending())
@@ -205,6 +206,7 @@ impl DataPlane {
     }
 
     /// Frees memory of volumes that are no more, once nothing points into it.
+    #[inline]
     pub fn free_retired(&mut self, now: Instant) {
         if self.storage.has_retired() {
             let provider = self.rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
@@ -246,6 +248,7 @@ impl DataPlane {
     }
 
     /// Has ports and bridges raise interrupts, or not.
+    #[inline]
     pub fn set_interrupts(&mut self, wanted: bool) {
         self.bridges.iter_mut().for_each(|bridge| bridge.device.set_interrupts(wanted));
         self.ports.iter_mut().for_each(|slot| slot.port.set_interrupts(wanted));
@@ -257,6 +260,7 @@ impl DataPlane {
     /// Has devices raise interrupts, before a halt. Where a message is under way, whose next frames leave
     /// nothing to do until the last, that one is waited for: true then, and the halt must not be long,
     /// because it may not come, and other frames may.
+    #[inline]
     pub fn ask_for_interrupts(&mut self) -> bool {
         self.set_interrupts(true);
         let Some(rdma_stack) = &mut self.rdma_stack else { return false };
@@ -297,6 +301,7 @@ impl DataPlane {
     }
 
     /// When something here is due though nothing arrives.
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
         let udp = self.udp_engines.due();

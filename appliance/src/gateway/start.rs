@@ -201,10 +201,6 @@ impl Gateway {
                     let slot = match cards.look(port, place, &name, &net, &mut found) {
                         Looked::Free(port) => {
                             let mut split = |port: &mut dyn Port, more: usize| {
-                                // A ConnectX serves one core so far (docs/hardware.md).
-                                if driver == "mlx5" {
-                                    return Vec::new();
-                                }
                                 let mut key = HashKey::default();
                                 key.fill_with(|| rng.next_u32());
                                 let clock = MachineClock(&*machine);

@@ -118,6 +118,7 @@ impl State {
     }
 
     /// Whether a device, another loop or the bridge has something that was not taken yet.
+    #[inline]
     pub fn has_arrivals(&self) -> bool {
         self.plane.pending()
             || self.disks.iter().any(|slot| slot.disk.pending())
@@ -228,12 +229,14 @@ impl State {
 
     /// Has devices raise interrupts, before a halt; true if the halt must not be long (see
     /// [`DataPlane::ask_for_interrupts`]).
+    #[inline]
     pub fn ask_for_interrupts(&mut self) -> bool {
         self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(true));
         self.plane.ask_for_interrupts()
     }
 
     /// Has devices raise no interrupts.
+    #[inline]
     pub fn stop_interrupts(&mut self) {
         self.plane.set_interrupts(false);
         self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(false));
@@ -260,6 +263,7 @@ impl State {
     }
 
     /// When something here is due.
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let waits = self.smc.as_ref().is_some_and(|smc| smc.rules.waits);
         let capacity = (waits || !self.disks.is_empty()).then_some(self.capacity_due);

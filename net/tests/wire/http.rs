@@ -3,6 +3,7 @@
 use crate::client::Hosts;
 use drivers::hal::Instant;
 use net::http::{Handler, Limits, Read, Request, Response, Server, Status};
+use netsim::Rng;
 use proptest::prelude::*;
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::State;
@@ -151,11 +152,8 @@ fn a_slow_client_has_the_end_as_well() {
 fn ask_over_loss(seed: u64, loss: u64) {
     let mut world = World::new(Limits::default());
     world.run(Duration::from_millis(20));
-    let mut random = seed;
-    world.hosts.loss = Some(Box::new(move || {
-        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (random >> 33).is_multiple_of(loss)
-    }));
+    let mut random = Rng::new(seed);
+    world.hosts.loss = Some(Box::new(move || random.within(0..loss) == 0));
     for request in 0..30 {
         let client = world.open();
         let mut answer = Vec::new();
@@ -299,11 +297,8 @@ fn damaged_segments_do_no_harm() {
     world.hosts.socket(client).close();
     world.run(Duration::from_millis(20));
     let log = std::mem::take(&mut world.hosts.log);
-    let mut random = 1u64;
-    let mut next = |n: usize| {
-        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (random >> 33) as usize % n
-    };
+    let mut random = Rng::new(1);
+    let mut next = |n: usize| random.within(0..n as u64) as usize;
     for _ in 0..20_000 {
         let mut frame = log[next(log.len())].clone();
         for _ in 0..next(3) {

@@ -4,7 +4,7 @@ use crate::common::{Wire, fixed, mac};
 use drivers::hal::Instant;
 use net::ping::{Event, Options, Ping, StartError};
 use net::{Addressing, AddressingError, Interface, Resolution};
-use netsim::Collector;
+use netsim::{Collector, Rng};
 use proptest::prelude::*;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -224,11 +224,8 @@ fn damaged_frames_do_no_harm() {
     ping(&mut wire, "10.0.0.2", Options { count: 1, ..Options::default() });
     ping(&mut wire, "fe80::ff:fe00:2", Options { count: 1, ..Options::default() });
     let log = std::mem::take(&mut wire.log);
-    let mut random = 1u64;
-    let mut next = |n: usize| {
-        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (random >> 33) as usize % n
-    };
+    let mut random = Rng::new(1);
+    let mut next = |n: usize| random.within(0..n as u64) as usize;
     for _ in 0..20_000 {
         let (from, frame) = &log[next(log.len())];
         let mut frame = frame.clone();

@@ -6,7 +6,7 @@ use crate::common::mac;
 use drivers::hal::Instant;
 use net::http::{Handler, Limits, Read, Request, Response, Server};
 use net::{Addressing, Interface};
-use netsim::Collector;
+use netsim::{Collector, Rng};
 use smoltcp::wire::{
     Icmpv4Packet, Icmpv6Packet, IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket,
 };
@@ -23,15 +23,12 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
-/// xorshift64.
-struct Random(u64);
+/// Chance, and what it makes.
+struct Random(Rng);
 
 impl Random {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % bound
+        self.0.within(0..bound as u64) as usize
     }
 
     /// True once in `n` times.
@@ -48,7 +45,7 @@ impl Random {
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
+        self.0.pick(from)
     }
 }
 
@@ -272,8 +269,8 @@ fn expose(seed: u64, count: usize) -> (usize, bool) {
     interface.set_addressing(addressing, now).unwrap();
     let limits = Limits { connections: 3, ..Limits::default() };
     let mut server = Server::new(&mut interface, 80, limits, None);
-    let mut routes = Routes { random: Random(seed | 1), requests: 0 };
-    let (random, connections) = (Random(seed | 1), HashMap::new());
+    let mut routes = Routes { random: Random(Rng::new(seed)), requests: 0 };
+    let (random, connections) = (Random(Rng::new(seed)), HashMap::new());
     let mut noise = Noise { random, connections, transaction: [0; 4] };
     let mut leased = false;
     for _ in 0..count {

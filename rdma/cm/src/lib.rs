@@ -396,3 +396,26 @@ impl<'a, T: Transport + ?Sized> Manager<'a, T> {
         Some(Datagram { address: outgoing.address, bytes })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was told of a neighbour is kept until there are too many: the oldest is forgotten.
+    #[test]
+    fn neighbours_are_remembered_and_their_number_is_bounded() {
+        let mut cm = Cm::new(&Limits::default(), &mut ChaCha12Rng::seed_from_u64(1));
+        let ip = |n: usize| IpAddr::from([10, 0, (n >> 8) as u8, n as u8]);
+        let mac = |n: usize| [2, 0, 0, 0, (n >> 8) as u8, n as u8];
+        for n in 0..NEIGHBOURS {
+            cm.learn_neighbour(ip(n), mac(n));
+        }
+        assert!((0..NEIGHBOURS).all(|n| cm.neighbour(ip(n)) == Some(mac(n))));
+        // It has another address now, and is none more.
+        cm.learn_neighbour(ip(5), mac(1000));
+        assert_eq!((cm.neighbour(ip(5)), cm.neighbour(ip(0))), (Some(mac(1000)), Some(mac(0))));
+        cm.learn_neighbour(ip(NEIGHBOURS), mac(NEIGHBOURS));
+        let known = (0..=NEIGHBOURS).filter(|&n| cm.neighbour(ip(n)).is_some());
+        assert!(known.eq(1..=NEIGHBOURS));
+    }
+}

@@ -1,10 +1,10 @@
 //! What happens by itself: completions and events that come, doorbells that are rung, resets.
 
 use super::pair::{Gone, Pair, source};
-use super::ring::{Arm, Entry, Kind, status};
+use super::ring::{Entry, Kind, status};
 use super::send_queue::{Success, Then};
 use super::{ConnectX, commands::Job, management, setup};
-use drivers::ethernet::mlx5::PairEvent;
+use drivers::ethernet::mlx5::{Arm, PairEvent};
 use drivers::hal::Instant;
 use softverbs::handle_table::HandleTable;
 use verbs::{
@@ -78,13 +78,13 @@ impl ConnectX {
     /// Asks for an interrupt when something completes; before a halt, with [`Port::set_interrupts`] of the port.
     pub fn arm(&mut self) {
         self.take_told();
-        if let Some(word) = self.ring.arm(Arm::Any) {
-            self.function.arm(word, self.ring.number);
+        if let Some(word) = self.ring.completions.write_armed(Arm::Any) {
+            self.function.arm(word, self.ring.completions.number());
         }
         // Nobody is woken for what nobody wants to hear of.
         let what = if self.awaited > 0 { Arm::Any } else { Arm::Errors };
-        if let Some(word) = self.sent.arm(what) {
-            self.function.arm(word, self.sent.number);
+        if let Some(word) = self.sent.completions.write_armed(what) {
+            self.function.arm(word, self.sent.completions.number());
         }
     }
 
@@ -92,8 +92,8 @@ impl ConnectX {
     fn take_told(&mut self) {
         while let Some(queue) = self.function.told() {
             for ring in [&mut self.ring, &mut self.sent] {
-                if queue == ring.number {
-                    ring.has_told();
+                if queue == ring.completions.number() {
+                    ring.completions.has_told();
                 }
             }
         }
@@ -170,7 +170,7 @@ impl ConnectX {
     /// Takes completions in.
     #[inline]
     pub(super) fn reap(&mut self) {
-        if self.sent.pending() || self.ring.pending() {
+        if self.sent.completions.pending() || self.ring.completions.pending() {
             self.reap_all();
         }
     }
@@ -180,14 +180,14 @@ impl ConnectX {
         while let Some(entry) = self.ring.take() {
             self.take_entry(&entry);
         }
-        self.ring.tell();
+        self.ring.completions.tell();
     }
 
     fn reap_sent(&mut self) {
         while let Some(entry) = self.sent.take() {
             self.pair_entry(entry.user as usize, &entry);
         }
-        self.sent.tell();
+        self.sent.completions.tell();
     }
 
     fn take_entry(&mut self, entry: &Entry) {
@@ -203,14 +203,14 @@ impl ConnectX {
     pub(super) fn next_completion(&mut self, cq: CqId) -> Option<Completion> {
         loop {
             // Why a request has failed comes before receives that are only flushed because of it.
-            if self.sent.pending() {
+            if self.sent.completions.pending() {
                 self.reap_sent();
                 if let Some(completion) = self.cqs.poll(cq) {
                     return Some(completion);
                 }
             }
             let Some(entry) = self.ring.take() else {
-                self.ring.tell();
+                self.ring.completions.tell();
                 return None;
             };
             if entry.kind == Kind::WriteImmediate

@@ -237,8 +237,8 @@ impl ConnectX {
     /// Whether something has completed or happened that was not taken in.
     #[inline]
     pub fn pending(&self) -> bool {
-        self.ring.pending()
-            || self.sent.pending()
+        self.ring.completions.pending()
+            || self.sent.completions.pending()
             || self.function.has_news()
             || self.management.has_arrivals()
     }
@@ -301,7 +301,7 @@ impl Drop for ConnectX {
         }
         let rings = [&self.ring, &self.sent];
         let mut taken: Vec<Window> =
-            rings.iter().flat_map(|ring| [ring.buffer.window, ring.record]).collect();
+            rings.iter().flat_map(|ring| [ring.buffer.window, ring.completions.record()]).collect();
         taken.extend(self.key_queue.memory());
         taken.extend(self.management.memory());
         let pairs = self.pairs.iter();

@@ -187,7 +187,7 @@ impl ConnectX {
             service: Service::Management,
             domain: self.own_domain.0,
             page: self.abilities.page,
-            completions: [self.ring.number; 2],
+            completions: [self.ring.completions.number(); 2],
             counters: self.readings.set,
             user: USER,
             buffer,

@@ -51,7 +51,7 @@ impl ConnectX {
         let (domain, key) = (domain.number, domain.key);
         self.check_up()?;
         let size = Size::new(init)?;
-        let kept = 1u32 << self.ring.log;
+        let kept = 1u32 << self.ring.completions.log();
         if self.promised + size.completions > kept - (1u32 << super::setup::KEY_LOG).min(kept / 2) {
             return Err(VerbsError::NoRoom);
         }
@@ -64,7 +64,7 @@ impl ConnectX {
             service,
             domain,
             page: self.abilities.page,
-            completions: [self.sent.number, self.ring.number],
+            completions: [self.sent.completions.number(), self.ring.completions.number()],
             counters: self.readings.set,
             user: 0,
             buffer: memory.buffer,

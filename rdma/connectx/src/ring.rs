@@ -2,15 +2,9 @@
 //! number. There are two: what users send completes in the one, and everything else in the other.
 
 use super::memory::Buffer;
-use core::sync::atomic::AtomicU64;
-use drivers::hal::{Arena, Cells, Window};
+use drivers::ethernet::mlx5::Completions;
+use drivers::hal::{Arena, Window};
 use verbs::{Status, VerbsError};
-
-const ENTRY: usize = 64;
-const WORDS: usize = ENTRY / 8;
-/// The last byte of an entry that was never written.
-const NEVER_WRITTEN: u64 = 0xf1;
-const INVALID: u64 = 0xf;
 
 /// What an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,88 +47,27 @@ pub struct Entry {
 /// The queue.
 pub struct Ring {
     pub buffer: Buffer,
-    words: Cells<AtomicU64>,
-    /// The doorbell record: how far entries were taken, and what the queue is armed for.
-    pub record: Window,
-    pub log: u32,
-    /// What the card calls it.
-    pub number: u32,
-    taken: u32,
-    told: u32,
-    /// How often it has told of something, once armed.
-    armed: u32,
-    /// What it is armed for, and has not told of since.
-    is_armed: Option<Arm>,
+    pub completions: Completions,
 }
-
-/// What a queue is to tell of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arm {
-    /// The next completion.
-    Any,
-    /// The next one that is an error, or was solicited.
-    Errors,
-}
-
-/// In what a queue is armed with: errors, and what was solicited, alone.
-const ERRORS: u32 = 1 << 24;
 
 impl Ring {
     /// Of 2^`log` entries, with a record of 8 bytes.
     pub fn new(log: u32, record: Window, arena: &mut Arena) -> Result<Ring, VerbsError> {
-        let buffer = Buffer::new(ENTRY << log, arena)?;
-        let words = Cells::new(&buffer.window, 0, WORDS << log).ok_or(VerbsError::NoRoom)?;
-        let mut ring = Ring {
-            buffer,
-            words,
-            record,
-            log,
-            number: 0,
-            taken: 0,
-            told: 0,
-            armed: 0,
-            is_armed: None,
-        };
-        ring.clear();
-        Ok(ring)
-    }
-
-    /// All entries become the card's.
-    pub fn clear(&mut self) {
-        self.buffer.window.fill(0);
-        for n in 0..1 << self.log {
-            self.words.store(n * WORDS + 7, NEVER_WRITTEN.swap_bytes());
-        }
-        self.record.fill(0);
-        (self.taken, self.told, self.armed, self.is_armed) = (0, 0, 0, None);
-    }
-
-    #[inline(always)]
-    fn word(&self, at: usize, word: usize) -> u64 {
-        self.words.load(at + word).swap_bytes()
-    }
-
-    /// Whether there is an entry that was not taken.
-    #[inline(always)]
-    pub fn pending(&self) -> bool {
-        let at = (self.taken as usize & ((1 << self.log) - 1)) * WORDS;
-        let last = self.word(at, 7);
-        last & 1 == u64::from(self.taken >> self.log & 1) && last >> 4 & 0xf != INVALID
+        let buffer = Buffer::new(Completions::bytes(log), arena)?;
+        let completions = Completions::new(buffer.window, record, log);
+        let mut completions = completions.map_err(|_| VerbsError::NoRoom)?;
+        completions.clear();
+        Ok(Ring { buffer, completions })
     }
 
     /// The next entry.
     #[inline]
     pub fn take(&mut self) -> Option<Entry> {
-        let at = (self.taken as usize & ((1 << self.log) - 1)) * WORDS;
-        let last = self.word(at, 7);
-        let (owner, opcode) = (u64::from(self.taken >> self.log & 1), last >> 4 & 0xf);
-        if last & 1 != owner || opcode == INVALID {
-            return None;
-        }
-        self.taken = self.taken.wrapping_add(1);
+        let (at, last) = self.completions.take_words()?;
+        let word = |word| self.completions.word(at, word);
         // The syndrome of an error is the last byte of the word at 0x30.
-        let syndrome = || self.word(at, 6) as u8;
-        let kind = match opcode {
+        let syndrome = || word(6) as u8;
+        let kind = match last >> 4 & 0xf {
             0 => Kind::Requested,
             1 => Kind::WriteImmediate,
             2 => Kind::Send,
@@ -144,45 +77,17 @@ impl Ring {
             0xe => Kind::ReceiveFailed(syndrome()),
             _ => Kind::Unknown,
         };
-        let (header, user) = (self.word(at, 3), self.word(at, 4));
+        let (header, user) = (word(3), word(4));
         Some(Entry {
             kind,
             user: (user >> 32) as u32 & 0xff_ffff,
             number: (last >> 32) as u32 & 0xff_ffff,
             counter: (last >> 16) as u16,
-            length: self.word(at, 5) as u32,
+            length: word(5) as u32,
             immediate: user as u32,
             source: (header >> 32) as u32 & 0xff_ffff,
             is_ipv4: header >> 56 & 3 == 2,
         })
-    }
-
-    /// Tells the card how far entries were taken: in memory, without a doorbell.
-    #[inline]
-    pub fn tell(&mut self) {
-        if self.told != self.taken {
-            self.told = self.taken;
-            self.record.store32(0, (self.taken & 0xff_ffff).swap_bytes());
-        }
-    }
-
-    /// Writes down of which next entry an event is wanted; what the doorbell says of it. None if that was done, or more.
-    pub fn arm(&mut self, what: Arm) -> Option<u32> {
-        self.tell();
-        if self.is_armed.is_some_and(|armed| armed == what || armed == Arm::Any) {
-            return None;
-        }
-        self.is_armed = Some(what);
-        let errors = if what == Arm::Errors { ERRORS } else { 0 };
-        let word = (self.armed & 3) << 28 | errors | self.taken & 0xff_ffff;
-        self.record.store32(4, word.swap_bytes());
-        Some(word)
-    }
-
-    /// The event has come.
-    pub fn has_told(&mut self) {
-        self.is_armed = None;
-        self.armed = self.armed.wrapping_add(1);
     }
 }
 
@@ -222,14 +127,14 @@ mod tests {
             entry[0x3d] = n as u8;
             entry[0x3f] = [0x00, 0x20, 0xd0][n as usize % 3] | (n >> 2 & 1) as u8;
             ring.buffer.window.write((n as usize & 3) * 64, &entry).unwrap();
-            assert!(ring.pending());
+            assert!(ring.completions.pending());
             let taken = ring.take().unwrap();
             let kind = [Kind::Requested, Kind::Send, Kind::RequestFailed(0x13)][n as usize % 3];
             assert_eq!((taken.kind, taken.user, taken.number), (kind, 9, 7));
             assert_eq!((taken.counter, taken.length), (n as u16, 5));
-            assert!(!ring.pending());
+            assert!(!ring.completions.pending());
             assert_eq!(ring.take(), None);
-            ring.tell();
+            ring.completions.tell();
             assert_eq!(record.load32(0).swap_bytes(), n + 1);
         }
     }

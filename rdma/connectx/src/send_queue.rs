@@ -267,7 +267,11 @@ impl SendQueue {
     #[inline]
     fn store(&mut self, block: &[u64; WORDS]) {
         let index = self.written & (self.entries - 1);
-        self.blocks.store(index as usize, &block.map(u64::swap_bytes));
+        let mut swapped = *block;
+        for word in &mut swapped {
+            *word = word.swap_bytes();
+        }
+        self.blocks.store(index as usize, &swapped);
         self.written = self.written.wrapping_add(1);
     }
 

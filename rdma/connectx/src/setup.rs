@@ -146,11 +146,13 @@ impl ConnectX {
         }
         self.do_jobs()?;
         self.own_domain = self.make_card_domain()?;
-        self.ring.clear();
-        self.sent.clear();
+        self.ring.completions.clear();
+        self.sent.completions.clear();
         let inputs = [&self.ring, &self.sent].map(|ring| self.ring_input(ring));
-        self.ring.number = self.create(CREATE_CQ, &inputs[0])?;
-        self.sent.number = self.create(CREATE_CQ, &inputs[1])?;
+        let number = self.create(CREATE_CQ, &inputs[0])?;
+        self.ring.completions.named(number);
+        let number = self.create(CREATE_CQ, &inputs[1])?;
+        self.sent.completions.named(number);
         self.promised = 0;
         let set = self.create(ALLOC_Q_COUNTER, &[0; 8])? & 0xff;
         self.readings.begin(set, self.tells_congestion);
@@ -183,7 +185,7 @@ impl ConnectX {
             require(&general, one, 1)?;
         }
         require(&general, ("log_max_qp_sz", 0x88, 8), 15)?;
-        require(&general, ("log_max_cq_sz", 0xc8, 8), self.ring.log)?;
+        require(&general, ("log_max_cq_sz", 0xc8, 8), self.ring.completions.log())?;
         require(&general, ("log_max_msg", 0x1c3, 5), super::requests::LOG_MAX_MESSAGE)?;
         require(&general, ("max_wqe_sz_sq", 0x290, 16), 192)?;
         // Keys stand for pages of the size of what they are given for.
@@ -224,11 +226,11 @@ impl ConnectX {
     fn ring_input(&self, ring: &Ring) -> Vec<u8> {
         let mut input = alloc::vec![0; 0x110 - 8];
         let context = &mut input[0x10 - 8..];
-        set(context, 0x63, 5, ring.log);
+        set(context, 0x63, 5, ring.completions.log());
         set(context, 0x68, 24, self.abilities.page);
         set(context, 0xa0, 32, self.abilities.events);
         set(context, 0xc3, 5, ring.buffer.log_page);
-        put64(context, 0x38, ring.record.bus_address());
+        put64(context, 0x38, ring.completions.record().bus_address());
         ring.buffer.list(&mut input);
         input
     }
@@ -258,7 +260,7 @@ impl ConnectX {
             service: Service::Keys,
             domain: self.own_domain.0,
             page: self.abilities.page,
-            completions: [self.ring.number; 2],
+            completions: [self.ring.completions.number(); 2],
             counters: self.readings.set,
             user: KEYS,
             buffer,

@@ -1,94 +1,20 @@
 //! The DSA driver on the model: what it does with an engine that keeps to its word, and with one that does not. The model
 //! carries out what a batch has between fences from its end on.
 
-use drivers::dma::{Channel, Health};
-use drivers::hal::{Platform, Window};
-use drivers::registry::Class;
-use metal::Metal;
-use models::Function;
+use super::dma_engine::{self, LEN, MICROSECOND, PARTS};
+use drivers::dma::Health;
 use models::dsa::{Dsa, Fault};
 use std::time::Duration;
 
-const MICROSECOND: Duration = Duration::from_micros(1);
-const LEN: usize = 1024;
-const PARTS: usize = 255;
-
-/// A machine with the engine, and memory that is copied from and to.
-struct Bench {
-    machine: Metal<Dsa>,
-    channels: Vec<Box<dyn Channel>>,
-    from: Window,
-    to: Window,
-}
+type Bench = dma_engine::Bench<Dsa>;
 
 fn open(fault: Option<Fault>) -> Result<Bench, String> {
-    let mut machine = Metal::new(Dsa::new(fault), 4 << 20);
-    let device = machine.find().take(Class::Dma).remove(0);
-    assert_eq!(device.driver(), "idxd");
-    let (clock, free) = (machine.clock(), machine.arena().available());
-    let channels = device.open_dma(&mut machine, &clock).map_err(|why| {
-        assert_eq!(machine.arena().available(), free, "memory is given back");
-        why.to_string()
-    })?;
-    let [from, to] = [0; 2].map(|_| machine.arena().alloc(PARTS * LEN, 4096).unwrap());
-    for part in 0..PARTS {
-        from.slice(part * LEN, LEN).unwrap().fill(part as u8 + 1);
-    }
-    to.fill(0);
-    Ok(Bench { machine, channels, from, to })
+    Bench::open(Dsa::new(fault), "idxd")
 }
 
 impl Bench {
     fn inject(&self, fault: Option<Fault>) {
         self.machine.model(|model| model.inject(fault));
-    }
-
-    fn channel(&mut self) -> &mut dyn Channel {
-        &mut *self.channels[0]
-    }
-
-    /// A copy of one part to the place of another.
-    fn push_to(&mut self, part: usize, place: usize) -> Option<u64> {
-        let to = self.to.slice(place * LEN, LEN).unwrap();
-        let from = self.from.slice(part * LEN, LEN).unwrap();
-        self.channel().push(&to, &from)
-    }
-
-    fn push(&mut self, part: usize) -> Option<u64> {
-        self.push_to(part, part)
-    }
-
-    /// What lies at a place: the part, if it is one.
-    fn at(&self, place: usize) -> Option<usize> {
-        let mut bytes = [0; LEN];
-        self.to.read(place * LEN, &mut bytes).unwrap();
-        let is_whole = bytes.iter().all(|byte| *byte == bytes[0]) && bytes[0] > 0;
-        is_whole.then(|| usize::from(bytes[0]) - 1)
-    }
-
-    /// Parts whose copy is there.
-    fn copied(&self) -> Vec<usize> {
-        (0..PARTS).filter(|&part| self.at(part) == Some(part)).collect()
-    }
-
-    /// Time passes in steps, until the channel is not good any more.
-    fn pass(&mut self, time: Duration) -> (u64, Health) {
-        let step = (time / 1000).max(MICROSECOND);
-        let mut ended = (0, Health::Good);
-        for _ in 0..(time.as_nanos() / step.as_nanos()) as u32 {
-            let now = self.machine.pass(step);
-            self.machine.run();
-            ended = self.channel().complete(now);
-            if ended.1 != Health::Good {
-                break;
-            }
-        }
-        ended
-    }
-
-    fn counter(&self, name: &str) -> u64 {
-        let counters = self.machine.model(|model| model.counters());
-        counters.into_iter().find(|(known, _)| known == name).unwrap().1
     }
 }
 

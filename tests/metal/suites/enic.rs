@@ -1,19 +1,15 @@
 //! The driver of Cisco's VIC on the model: what it does with an interface that works, and with such as do not.
 
-use drivers::hal::{Notice, Packet, Platform, Port, Severity, TransmitError, UdpFlow, Window};
+use super::network_card::{NetworkCard, plain, try_open};
+use drivers::hal::{Packet, Platform, TransmitError, UdpFlow, Window};
 use drivers::registry::Class;
 use metal::Metal;
 use models::enic::{Config, Enic, Fault, MAC, NEWER_VIRTUAL, PHYSICAL, VIRTUAL};
-use std::time::Duration;
 
-const SECOND: Duration = Duration::from_secs(1);
+type Bench = super::network_card::Bench<Enic>;
+
 /// A flow that is steered.
 const FLOW: UdpFlow = UdpFlow { address: [10, 1, 0, 1], port: 4000 };
-
-struct Bench {
-    machine: Metal<Enic>,
-    port: Box<dyn Port + Send>,
-}
 
 fn machine(settings: Config) -> Metal<Enic> {
     Metal::new(Enic::new(settings), 8 << 20)
@@ -24,27 +20,6 @@ fn each_way() -> [Config; 2] {
     [true, false].map(|devcmd2| Config { devcmd2, ..Config::default() })
 }
 
-/// Opens what is in the machine; or why not.
-fn try_open(mut machine: Metal<Enic>, mtu: Option<u16>) -> Result<Bench, String> {
-    let device = machine.find().take(Class::Port).remove(0);
-    assert_eq!(device.driver(), "enic");
-    let free = machine.arena().available();
-    let clock = machine.clock();
-    match device.open_port(&mut machine, &|_| mtu, &clock) {
-        Ok(port) => Ok(Bench { machine, port }),
-        Err(why) => {
-            assert_eq!(machine.arena().available(), free, "memory is given back");
-            let enabled = machine.model(|nic| {
-                let mut command = [0; 2];
-                models::Function::config(nic).read(4, &mut command);
-                command[0] & 4 != 0
-            });
-            assert!(!enabled, "it can still reach memory");
-            Err(why.to_string())
-        }
-    }
-}
-
 fn open(settings: Config, mtu: u16) -> Bench {
     let mut bench = try_open(machine(settings), Some(mtu)).unwrap();
     bench.watch(1);
@@ -53,9 +28,7 @@ fn open(settings: Config, mtu: u16) -> Bench {
 
 /// A frame for the interface, of this length.
 fn frame(n: usize, len: usize) -> Vec<u8> {
-    let mut frame: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256 + n) as u8).collect();
-    frame[..6].copy_from_slice(&MAC);
-    frame
+    Enic::frame(n, len)
 }
 
 /// A UDP datagram to this place.
@@ -68,69 +41,9 @@ fn datagram(flow: UdpFlow, n: u8) -> Vec<u8> {
     frame
 }
 
-fn plain(header: &[u8]) -> Packet<'_> {
-    Packet { header, payload: &[], trailer: &[] }
-}
-
 impl Bench {
-    /// These frames come from the wire.
-    fn arrive(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
-        self.machine.model(|nic| nic.arriving.extend(frames));
-        self.machine.run();
-    }
-
-    /// All that is received.
-    fn received(&mut self) -> Vec<Vec<u8>> {
-        let mut all = Vec::new();
-        self.port.receive_each(usize::MAX, &mut |bytes| {
-            all.push(bytes.to_vec());
-            true
-        });
-        self.port.flush();
-        all
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        self.port.transmit(&plain(bytes)).unwrap();
-        self.port.flush();
-        self.machine.run();
-    }
-
-    fn sent(&self) -> Vec<Vec<u8>> {
-        self.machine.model(|nic| std::mem::take(&mut nic.sent))
-    }
-
     fn inject(&self, fault: Fault) {
         self.machine.model(|nic| nic.inject(fault));
-    }
-
-    /// So many seconds pass, in which nobody but the port's keeper looks.
-    fn watch(&mut self, seconds: u32) {
-        for _ in 0..seconds {
-            let now = self.machine.pass(SECOND);
-            self.machine.run();
-            self.port.watch(now);
-            self.machine.run();
-        }
-    }
-
-    fn notices(&mut self) -> Vec<(Severity, &'static str)> {
-        let port = &mut self.port;
-        let one = |told: Notice| (told.severity, told.text);
-        std::iter::from_fn(|| port.notice()).map(one).collect()
-    }
-
-    fn works(&mut self, n: usize) {
-        let one = frame(n, 100 + n);
-        self.sent();
-        self.send(&one);
-        assert!(self.sent() == [one.clone()], "{n}");
-        self.arrive([one.clone()]);
-        assert!(self.received() == [one], "{n}");
-    }
-
-    fn complaints(&self) -> Vec<String> {
-        self.machine.model(|nic| nic.complaints.clone())
     }
 }
 
@@ -155,17 +68,7 @@ fn interfaces_are_found_with_their_address() {
 fn frames_of_every_length_come_and_go_around_the_rings() {
     for (settings, mtu) in each_way().into_iter().zip([1500, 9000]) {
         let mut bench = open(settings, mtu);
-        for n in 0..3000 {
-            let one = frame(n, 60 + n * 37 % (usize::from(mtu) + 18 - 60 + 1));
-            bench.arrive([one.clone()]);
-            assert!(bench.received() == [one.clone()], "{n}: {}", one.len());
-            bench.send(&one);
-            assert!(bench.sent() == [one], "{n}");
-        }
-        let counters = bench.port.counters();
-        assert_eq!((counters.rx_frames, counters.tx_frames), (3000, 3000));
-        assert_eq!((counters.rx_errors, counters.resets, counters.tx_full), (0, 0, 0));
-        assert_eq!(bench.complaints(), [""; 0]);
+        bench.goes_around_the_rings(mtu.into());
     }
 }
 

@@ -1,36 +1,18 @@
 //! The drivers of Intel's network cards on the model: what they do with cards that keep to the datasheet, and with such
 //! as do not.
 
-use drivers::hal::{Notice, Packet, Platform, Port, Severity, TransmitError, Window};
+use super::network_card::{NetworkCard, plain, try_open};
+use drivers::hal::{Packet, Platform, Severity, TransmitError, Window};
 use drivers::registry::Class;
 use metal::Metal;
 use models::intel_nic::{Fault, Kind, MAC, Nic};
-use std::time::Duration;
 
-const SECOND: Duration = Duration::from_secs(1);
+type Bench = super::network_card::Bench<Nic>;
+
 const ALL: [Kind; 3] = [Kind::E1000e, Kind::Igb, Kind::IgbVf];
-
-struct Bench {
-    machine: Metal<Nic>,
-    port: Box<dyn Port + Send>,
-}
 
 fn machine(kind: Kind) -> Metal<Nic> {
     Metal::new(Nic::new(kind, 3), 8 << 20)
-}
-
-/// Opens what is in the machine; or why not.
-fn try_open(mut machine: Metal<Nic>, mtu: Option<u16>) -> Result<Bench, String> {
-    let device = machine.find().take(Class::Port).remove(0);
-    let free = machine.arena().available();
-    let clock = machine.clock();
-    match device.open_port(&mut machine, &|_| mtu, &clock) {
-        Ok(port) => Ok(Bench { machine, port }),
-        Err(why) => {
-            assert_eq!(machine.arena().available(), free, "memory is given back");
-            Err(why.to_string())
-        }
-    }
 }
 
 fn open(kind: Kind) -> Bench {
@@ -42,70 +24,7 @@ fn jumbo(kind: Kind) -> Bench {
 }
 
 fn frame(n: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 256 + n) as u8).collect()
-}
-
-fn plain(header: &[u8]) -> Packet<'_> {
-    Packet { header, payload: &[], trailer: &[] }
-}
-
-impl Bench {
-    /// These frames come from the wire.
-    fn arrive(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
-        self.machine.model(|nic| nic.arriving.extend(frames));
-        self.machine.run();
-    }
-
-    /// All that is received.
-    fn received(&mut self) -> Vec<Vec<u8>> {
-        let mut all = Vec::new();
-        self.port.receive_each(usize::MAX, &mut |bytes| {
-            all.push(bytes.to_vec());
-            true
-        });
-        self.port.flush();
-        all
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        self.port.transmit(&plain(bytes)).unwrap();
-        self.port.flush();
-        self.machine.run();
-    }
-
-    /// What went to the wire since.
-    fn sent(&self) -> Vec<Vec<u8>> {
-        self.machine.model(|nic| std::mem::take(&mut nic.sent))
-    }
-
-    /// So many seconds pass, in which nobody but the port's keeper looks.
-    fn watch(&mut self, seconds: u32) {
-        for _ in 0..seconds {
-            let now = self.machine.pass(SECOND);
-            self.machine.run();
-            self.port.watch(now);
-            self.machine.run();
-        }
-    }
-
-    fn notices(&mut self) -> Vec<(Severity, &'static str)> {
-        let port = &mut self.port;
-        let one = |told: Notice| (told.severity, told.text);
-        std::iter::from_fn(|| port.notice()).map(one).collect()
-    }
-
-    fn works(&mut self, n: usize) {
-        let one = frame(n, 100 + n);
-        self.sent();
-        self.send(&one);
-        assert!(self.sent() == [one.clone()], "{n}");
-        self.arrive([one.clone()]);
-        assert!(self.received() == [one], "{n}");
-    }
-
-    fn complaints(&self) -> Vec<String> {
-        self.machine.model(|nic| nic.complaints.clone())
-    }
+    Nic::frame(n, len)
 }
 
 #[test]
@@ -128,18 +47,7 @@ fn frames_of_every_length_come_and_go_around_the_rings() {
     for kind in ALL {
         let mut bench = jumbo(kind);
         assert_eq!(bench.port.mtu(), 9000);
-        for n in 0..3000 {
-            let len = 60 + n * 37 % (9018 - 60 + 1);
-            let one = frame(n, len);
-            bench.arrive([one.clone()]);
-            assert!(bench.received() == [one.clone()], "{kind:?} {n}: {len}");
-            bench.send(&one);
-            assert!(bench.sent() == [one], "{kind:?} {n}: {len}");
-        }
-        let counters = bench.port.counters();
-        assert_eq!((counters.rx_frames, counters.tx_frames), (3000, 3000));
-        assert_eq!((counters.rx_errors, counters.resets, counters.tx_full), (0, 0, 0));
-        assert_eq!(bench.complaints(), [""; 0]);
+        bench.goes_around_the_rings(9000);
     }
 }
 

@@ -1,15 +1,12 @@
 //! The I/OAT driver on the model: what it does with an engine that keeps to its word, and with one that does not.
 
+use super::dma_engine::{self, LEN, MICROSECOND};
 use drivers::dma::{Carried, Carrier, Channel, Dma, Health};
 use drivers::hal::{Platform, Window};
-use drivers::registry::Class;
 use metal::Metal;
 use models::Function;
 use models::ioat::{Config, Fault, Ioat};
 use std::time::Duration;
-
-const MICROSECOND: Duration = Duration::from_micros(1);
-const LEN: usize = 1024;
 
 fn model(version: u8, channels: u8) -> Ioat {
     Ioat::new(Config { device: 0x2021, channels, version, fault: None })
@@ -17,74 +14,22 @@ fn model(version: u8, channels: u8) -> Ioat {
 
 type Opened = Result<(Metal<Ioat>, Vec<Box<dyn Channel>>), String>;
 
-/// Opens what is in the machine; or why not, with all memory given back.
+/// Opens what is in the machine; or why not.
 fn try_open(model: Ioat) -> Opened {
     let mut machine = Metal::new(model, 4 << 20);
-    let device = machine.find().take(Class::Dma).remove(0);
-    assert_eq!(device.driver(), "ioatdma");
-    let free = machine.arena().available();
-    let clock = machine.clock();
-    match device.open_dma(&mut machine, &clock) {
-        Ok(channels) => Ok((machine, channels)),
-        Err(why) => {
-            assert_eq!(machine.arena().available(), free, "memory is given back");
-            Err(why.to_string())
-        }
-    }
+    let channels = dma_engine::try_open(&mut machine, "ioatdma")?;
+    Ok((machine, channels))
 }
 
-/// A machine with one channel, and memory that is copied from and to.
-struct Bench {
-    machine: Metal<Ioat>,
-    channel: Box<dyn Channel>,
-    from: Window,
-    to: Window,
-}
+type Bench = dma_engine::Bench<Ioat>;
 
 impl Bench {
     fn new() -> Self {
-        let (mut machine, mut channels) = try_open(model(0x34, 1)).unwrap();
-        let [from, to] = [0; 2].map(|_| machine.arena().alloc(64 * LEN, 4096).unwrap());
-        for part in 0..64 {
-            from.slice(part * LEN, LEN).unwrap().fill(part as u8 + 1);
-        }
-        to.fill(0);
-        Bench { machine, channel: channels.remove(0), from, to }
+        Bench::open(model(0x34, 1), "ioatdma").unwrap()
     }
 
     fn inject(&self, fault: Option<Fault>) {
         self.machine.model(|model| model.inject(fault));
-    }
-
-    /// Adds the copy of a part.
-    fn push(&mut self, part: usize) -> Option<u64> {
-        let at = |window: &Window| window.slice(part * LEN, LEN).unwrap();
-        self.channel.push(&at(&self.to), &at(&self.from))
-    }
-
-    /// Parts whose copy is there.
-    fn copied(&self) -> Vec<usize> {
-        let is = |&part: &usize| {
-            let mut bytes = [0; LEN];
-            self.to.read(part * LEN, &mut bytes).unwrap();
-            bytes == [part as u8 + 1; LEN]
-        };
-        (0..64).filter(is).collect()
-    }
-
-    /// Time passes in steps; how the channel is at the end, or as soon as it is not good any more.
-    fn pass(&mut self, time: Duration) -> (u64, Health) {
-        let step = (time / 1000).max(MICROSECOND);
-        let mut ended = (0, Health::Good);
-        for _ in 0..(time.as_nanos() / step.as_nanos()) as u32 {
-            let now = self.machine.pass(step);
-            self.machine.run();
-            ended = self.channel.complete(now);
-            if ended.1 != Health::Good {
-                break;
-            }
-        }
-        ended
     }
 }
 
@@ -95,15 +40,15 @@ fn a_batch_costs_one_write_and_no_read() {
     for part in 0..50 {
         assert_eq!(bench.push(part), Some(part as u64 + 1));
         if part % 5 == 0 {
-            bench.channel.order();
+            bench.channel().order();
         }
     }
     assert_eq!((bench.machine.accesses(), bench.copied().len()), (before, 0));
-    bench.channel.start();
+    bench.channel().start();
     assert_eq!(bench.pass(100 * MICROSECOND), (50, Health::Good));
     assert_eq!(bench.machine.accesses(), before + 1);
     assert_eq!(bench.copied(), Vec::from_iter(0..50));
-    let counters = bench.channel.counters();
+    let counters = bench.channel().counters();
     assert_eq!((counters.copies, counters.bytes, counters.batches), (50, 50 * LEN as u64, 1));
 }
 
@@ -111,7 +56,7 @@ fn a_batch_costs_one_write_and_no_read() {
 fn sources_are_in_use_until_they_are_complete() {
     let mut bench = Bench::new();
     (0..32).for_each(|part| assert!(bench.push(part).is_some()));
-    bench.channel.start();
+    bench.channel().start();
     let mut before = 0;
     for _ in 0..200 {
         let (done, _) = bench.pass(MICROSECOND);
@@ -130,19 +75,19 @@ fn the_ring_goes_round_and_is_never_overrun() {
             pushed += 1;
             assert_eq!(number, pushed);
             if pushed % 7 == 0 {
-                bench.channel.order();
+                bench.channel().order();
             }
             if pushed % 100 == 0 {
-                bench.channel.start();
-                bench.channel.order();
+                bench.channel().start();
+                bench.channel().order();
             }
         }
-        bench.channel.start();
+        bench.channel().start();
         bench.pass(300 * MICROSECOND);
     }
     assert_eq!(bench.pass(3000 * MICROSECOND), (pushed, Health::Good));
     assert!(pushed > 20_000);
-    assert_eq!((bench.channel.counters().missed, bench.channel.counters().resets), (0, 0));
+    assert_eq!((bench.channel().counters().missed, bench.channel().counters().resets), (0, 0));
 }
 
 #[test]
@@ -152,11 +97,11 @@ fn what_memory_is_not_told_the_status_says() {
         bench.inject(Some(fault));
         for round in 1..=10 {
             (0..20).for_each(|part| assert!(bench.push(part).is_some()));
-            bench.channel.start();
+            bench.channel().start();
             let (done, health) = bench.pass(Duration::from_millis(10));
             assert_eq!((done, health), (20 * round, Health::Good), "{fault:?}");
         }
-        let counters = bench.channel.counters();
+        let counters = bench.channel().counters();
         assert!(counters.missed > 0 && counters.resets == 0, "{fault:?} {counters:?}");
         assert_eq!(counters.nonsense > 0, fault == Fault::NobodysCompletion, "{fault:?}");
     }
@@ -166,17 +111,17 @@ fn what_memory_is_not_told_the_status_says() {
 fn a_channel_that_halts_is_reset_and_does_the_rest() {
     let mut bench = Bench::new();
     (0..40).for_each(|part| assert!(bench.push(part).is_some()));
-    bench.channel.start();
+    bench.channel().start();
     bench.pass(10 * MICROSECOND);
     bench.inject(Some(Fault::HaltOnce));
     bench.pass(2 * MICROSECOND);
     // While it is reset more may be added.
     (40..60).for_each(|part| assert!(bench.push(part).is_some()));
-    bench.channel.order();
-    bench.channel.start();
+    bench.channel().order();
+    bench.channel().start();
     assert_eq!(bench.pass(Duration::from_millis(5)), (60, Health::Good));
     assert_eq!(bench.copied(), Vec::from_iter(0..60));
-    assert_eq!(bench.channel.counters().resets, 1);
+    assert_eq!(bench.channel().counters().resets, 1);
 }
 
 #[test]
@@ -184,25 +129,25 @@ fn a_channel_that_hangs_is_reset() {
     let mut bench = Bench::new();
     bench.inject(Some(Fault::Hang));
     (0..40).for_each(|part| assert!(bench.push(part).is_some()));
-    bench.channel.start();
+    bench.channel().start();
     bench.pass(Duration::from_millis(50));
     bench.inject(None);
     assert_eq!(bench.pass(Duration::from_millis(500)), (40, Health::Good));
-    assert_eq!(bench.channel.counters().resets, 1);
+    assert_eq!(bench.channel().counters().resets, 1);
 }
 
 #[test]
 fn a_channel_that_does_not_recover_leaves_the_rest_to_others() {
     let mut bench = Bench::new();
     (0..40).for_each(|part| assert!(bench.push(part).is_some()));
-    bench.channel.start();
+    bench.channel().start();
     bench.pass(10 * MICROSECOND);
     bench.inject(Some(Fault::Halt));
     let (done, health) = bench.pass(Duration::from_secs(1));
     assert_eq!(health, Health::Failed);
     assert_eq!(done, bench.copied().len() as u64);
     let mut part = done as usize;
-    while let Some((to, from)) = bench.channel.take_rest() {
+    while let Some((to, from)) = bench.channel().take_rest() {
         assert_eq!(from.bus_address(), bench.from.bus_address() + (part * LEN) as u64);
         assert_eq!(to.bus_address(), bench.to.bus_address() + (part * LEN) as u64);
         part += 1;
@@ -214,12 +159,12 @@ fn a_channel_that_does_not_recover_leaves_the_rest_to_others() {
 fn an_engine_that_is_gone_is_lost() {
     let mut bench = Bench::new();
     (0..40).for_each(|part| assert!(bench.push(part).is_some()));
-    bench.channel.start();
+    bench.channel().start();
     bench.pass(10 * MICROSECOND);
     bench.machine.pull_out(true);
     let (done, health) = bench.pass(Duration::from_secs(1));
     assert_eq!(health, Health::Lost);
-    assert!(done < 40 && bench.channel.take_rest().is_none());
+    assert!(done < 40 && bench.channel().take_rest().is_none());
 }
 
 #[test]

@@ -1,18 +1,14 @@
 //! The drivers of the 82599 and of its virtual function on their models: what they do with cards that keep to the
 //! datasheet, and with such as do not.
 
-use drivers::hal::{Notice, Packet, Platform, Port, Severity, TransmitError, Window};
+use super::network_card::{Bench, NetworkCard, plain, try_open};
+use drivers::hal::{Packet, Platform, Severity, TransmitError, Window};
 use drivers::registry::Class;
 use metal::Metal;
-use models::Function;
 use models::ixgbe::{Config, Fault, Ixgbe, IxgbeVf, MAC};
-use std::collections::VecDeque;
-use std::time::Duration;
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// What both models have.
-trait Model: Function + Send + 'static {
+pub trait Model: NetworkCard {
     const DRIVER: &'static str;
     const IS_VIRTUAL: bool;
     /// The register that resets it, and the ones of the two queues' control.
@@ -20,10 +16,7 @@ trait Model: Function + Send + 'static {
     fn make(vectors: u16) -> Self;
     fn inject(&mut self, fault: Fault);
     fn repair(&mut self);
-    fn complaints(&self) -> Vec<String>;
     fn link(&mut self) -> &mut bool;
-    fn arriving(&mut self) -> &mut VecDeque<Vec<u8>>;
-    fn sent(&mut self) -> &mut Vec<Vec<u8>>;
 }
 
 macro_rules! model {
@@ -41,17 +34,8 @@ macro_rules! model {
             fn repair(&mut self) {
                 $name::repair(self);
             }
-            fn complaints(&self) -> Vec<String> {
-                $name::complaints(self).to_vec()
-            }
             fn link(&mut self) -> &mut bool {
                 &mut self.link
-            }
-            fn arriving(&mut self) -> &mut VecDeque<Vec<u8>> {
-                &mut self.arriving
-            }
-            fn sent(&mut self) -> &mut Vec<Vec<u8>> {
-                &mut self.sent
             }
         }
     };
@@ -73,11 +57,6 @@ macro_rules! both {
     };
 }
 
-struct Bench<M> {
-    machine: Metal<M>,
-    port: Box<dyn Port + Send>,
-}
-
 fn machine<M: Model>() -> Metal<M> {
     Metal::new(M::make(3), 8 << 20)
 }
@@ -87,20 +66,6 @@ fn faulty<M: Model>(fault: Fault) -> Metal<M> {
     let machine = machine::<M>();
     machine.model(|nic| nic.inject(fault));
     machine
-}
-
-/// Opens what is in the machine; or why not.
-fn try_open<M: Model>(mut machine: Metal<M>, mtu: Option<u16>) -> Result<Bench<M>, String> {
-    let device = machine.find().take(Class::Port).remove(0);
-    let free = machine.arena().available();
-    let clock = machine.clock();
-    match device.open_port(&mut machine, &|_| mtu, &clock) {
-        Ok(port) => Ok(Bench { machine, port }),
-        Err(why) => {
-            assert_eq!(machine.arena().available(), free, "memory is given back");
-            Err(why.to_string())
-        }
-    }
 }
 
 fn why_not<M: Model>(fault: Fault) -> String {
@@ -117,15 +82,7 @@ fn jumbo<M: Model>() -> Bench<M> {
 
 /// A frame for the port, so that it passes the filters.
 fn frame(n: usize, len: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256 + n) as u8).collect();
-    bytes[..6].copy_from_slice(&MAC);
-    // No type that the card knows.
-    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
-    bytes
-}
-
-fn plain(header: &[u8]) -> Packet<'_> {
-    Packet { header, payload: &[], trailer: &[] }
+    Ixgbe::frame(n, len)
 }
 
 impl<M: Model> Bench<M> {
@@ -133,61 +90,8 @@ impl<M: Model> Bench<M> {
         self.machine.model(|nic| nic.inject(fault));
     }
 
-    /// These frames come from the wire.
-    fn arrive(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
-        self.machine.model(|nic| nic.arriving().extend(frames));
-        self.machine.run();
-    }
-
-    /// All that is received.
-    fn received(&mut self) -> Vec<Vec<u8>> {
-        let mut all = Vec::new();
-        self.port.receive_each(usize::MAX, &mut |bytes| {
-            all.push(bytes.to_vec());
-            true
-        });
-        self.port.flush();
-        all
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        self.port.transmit(&plain(bytes)).unwrap();
-        self.port.flush();
-        self.machine.run();
-    }
-
-    /// What went to the wire since.
-    fn sent(&self) -> Vec<Vec<u8>> {
-        self.machine.model(|nic| std::mem::take(nic.sent()))
-    }
-
-    /// So many seconds pass, in which nobody but the port's keeper looks.
-    fn watch(&mut self, seconds: u32) {
-        for _ in 0..seconds {
-            let now = self.machine.pass(SECOND);
-            self.machine.run();
-            self.port.watch(now);
-            self.machine.run();
-        }
-    }
-
-    fn notices(&mut self) -> Vec<(Severity, &'static str)> {
-        let port = &mut self.port;
-        let one = |told: Notice| (told.severity, told.text);
-        std::iter::from_fn(|| port.notice()).map(one).collect()
-    }
-
-    fn works(&mut self, n: usize) {
-        let one = frame(n, 100 + n);
-        self.sent();
-        self.send(&one);
-        assert!(self.sent() == [one.clone()], "{n}");
-        self.arrive([one.clone()]);
-        assert!(self.received() == [one], "{n}");
-    }
-
     fn is_content(&self) {
-        assert_eq!(self.machine.model(|nic| nic.complaints()), [""; 0], "{}", M::DRIVER);
+        assert_eq!(self.complaints(), [""; 0], "{}", M::DRIVER);
     }
 }
 
@@ -206,18 +110,7 @@ both! {
     fn frames_of_every_length_come_and_go_around_the_rings<M>() {
         let mut bench = jumbo::<M>();
         assert_eq!(bench.port.mtu(), 9000);
-        for n in 0..3000 {
-            let len = 60 + n * 37 % (9018 - 60 + 1);
-            let one = frame(n, len);
-            bench.arrive([one.clone()]);
-            assert!(bench.received() == [one.clone()], "{} {n}: {len}", M::DRIVER);
-            bench.send(&one);
-            assert!(bench.sent() == [one], "{} {n}: {len}", M::DRIVER);
-        }
-        let counters = bench.port.counters();
-        assert_eq!((counters.rx_frames, counters.tx_frames), (3000, 3000));
-        assert_eq!((counters.rx_errors, counters.resets, counters.tx_full), (0, 0, 0));
-        bench.is_content();
+        bench.goes_around_the_rings(9000);
     }
 }
 

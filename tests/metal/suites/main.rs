@@ -1,6 +1,7 @@
 //! Drivers on models of their devices: a module for each driver, in one program.
 
 mod bad_registers;
+mod dma_engine;
 mod dsa;
 mod enic;
 mod intel_nic;
@@ -9,6 +10,7 @@ mod ixgbe;
 mod mlx5;
 mod mlx5_queues;
 mod mlx5_verbs;
+mod network_card;
 mod nic_queues;
 mod ntb;
 mod ntb_netdev;

@@ -1,21 +1,15 @@
 //! The driver of ConnectX on the model: what it does with a card that works, and with such as do not. What the model does
 //! on errors is an opinion, so these cases say that our driver gets along with that, not that it would with a card.
 
-use drivers::hal::{Notice, Packet, Platform, Port, Severity, TransmitError, Window};
-use drivers::registry::Class;
+use super::network_card::{NetworkCard, plain, try_open};
+use drivers::hal::{Packet, Platform, Severity, TransmitError, Window};
 use metal::Metal;
 use models::mlx5::{
     CONNECTX_4_LX, CONNECTX_4_LX_VIRTUAL, CONNECTX_5, CONNECTX_5_VIRTUAL, CONNECTX_6_DX, Config,
     Fault, MAC, Mlx5,
 };
-use std::time::Duration;
 
-const SECOND: Duration = Duration::from_secs(1);
-
-struct Bench {
-    machine: Metal<Mlx5>,
-    port: Box<dyn Port + Send>,
-}
+type Bench = super::network_card::Bench<Mlx5>;
 
 fn machine(settings: Config) -> Metal<Mlx5> {
     Metal::new(Mlx5::new(settings), 16 << 20)
@@ -25,27 +19,6 @@ fn faulty(faults: &[Fault]) -> Metal<Mlx5> {
     let machine = machine(Config::default());
     machine.model(|card| faults.iter().for_each(|fault| card.inject(*fault)));
     machine
-}
-
-/// Opens what is in the machine; or why not.
-fn try_open(mut machine: Metal<Mlx5>, mtu: Option<u16>) -> Result<Bench, String> {
-    let device = machine.find().take(Class::Port).remove(0);
-    assert_eq!(device.driver(), "mlx5");
-    let free = machine.arena().available();
-    let clock = machine.clock();
-    match device.open_port(&mut machine, &|_| mtu, &clock) {
-        Ok(port) => Ok(Bench { machine, port }),
-        Err(why) => {
-            assert_eq!(machine.arena().available(), free, "memory is given back");
-            let enabled = machine.model(|card| {
-                let mut command = [0; 2];
-                models::Function::config(card).read(4, &mut command);
-                command[0] & 4 != 0
-            });
-            assert!(!enabled, "it can still reach memory");
-            Err(why.to_string())
-        }
-    }
 }
 
 fn refused(machine: Metal<Mlx5>, words: &[&str]) {
@@ -61,75 +34,16 @@ fn open(settings: Config, mtu: u16) -> Bench {
 
 /// A frame for the interface, of this length.
 fn frame(n: usize, len: usize) -> Vec<u8> {
-    let mut frame: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256 + n) as u8).collect();
-    frame[..6].copy_from_slice(&MAC);
-    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
-    frame
-}
-
-fn plain(header: &[u8]) -> Packet<'_> {
-    Packet { header, payload: &[], trailer: &[] }
+    Mlx5::frame(n, len)
 }
 
 impl Bench {
-    /// These frames come from the wire.
-    fn arrive(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
-        self.machine.model(|card| card.arriving.extend(frames));
-        self.machine.run();
-    }
-
-    /// All that is received.
-    fn received(&mut self) -> Vec<Vec<u8>> {
-        let mut all = Vec::new();
-        self.port.receive_each(usize::MAX, &mut |bytes| {
-            all.push(bytes.to_vec());
-            true
-        });
-        self.port.flush();
-        all
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        self.port.transmit(&plain(bytes)).unwrap();
-        self.port.flush();
-        self.machine.run();
-    }
-
-    fn sent(&self) -> Vec<Vec<u8>> {
-        self.machine.model(|card| std::mem::take(&mut card.sent))
-    }
-
     fn inject(&self, fault: Fault) {
         self.machine.model(|card| card.inject(fault));
     }
 
     fn repair(&self) {
         self.machine.model(Mlx5::repair);
-    }
-
-    /// So many seconds pass, in which nobody but the port's keeper looks.
-    fn watch(&mut self, seconds: u32) {
-        for _ in 0..seconds {
-            let now = self.machine.pass(SECOND);
-            self.machine.run();
-            self.port.watch(now);
-            self.machine.run();
-        }
-    }
-
-    fn notices(&mut self) -> Vec<(Severity, &'static str)> {
-        let port = &mut self.port;
-        let one = |told: Notice| (told.severity, told.text);
-        std::iter::from_fn(|| port.notice()).map(one).collect()
-    }
-
-    fn works(&mut self, n: usize) {
-        let one = frame(n, 100 + n);
-        self.sent();
-        self.send(&one);
-        assert!(self.sent() == [one.clone()], "{n}");
-        self.arrive([one.clone()]);
-        assert!(self.received() == [one], "{n}");
     }
 
     /// The card was reset with these words, and works again.
@@ -145,10 +59,6 @@ impl Bench {
         self.watch(1);
         self.works(1);
         assert_eq!(self.notices(), []);
-    }
-
-    fn complaints(&self) -> Vec<String> {
-        self.machine.model(|card| card.complaints.clone())
     }
 }
 
@@ -172,17 +82,7 @@ fn cards_are_found_with_their_address() {
 fn frames_of_every_length_come_and_go_around_the_rings() {
     for mtu in [1500, 9000] {
         let mut bench = open(Config::default(), mtu);
-        for n in 0..3000 {
-            let one = frame(n, 60 + n * 37 % (usize::from(mtu) + 18 - 60 + 1));
-            bench.arrive([one.clone()]);
-            assert!(bench.received() == [one.clone()], "{n}: {}", one.len());
-            bench.send(&one);
-            assert!(bench.sent() == [one], "{n}");
-        }
-        let counters = bench.port.counters();
-        assert_eq!((counters.rx_frames, counters.tx_frames), (3000, 3000));
-        assert_eq!((counters.rx_errors, counters.resets, counters.tx_full), (0, 0, 0));
-        assert_eq!(bench.complaints(), [""; 0]);
+        bench.goes_around_the_rings(mtu.into());
     }
 }
 

@@ -76,6 +76,16 @@ impl Bench {
         counts.iter().position(|&count| count == 1).unwrap()
     }
 
+    /// Sends a frame.
+    fn sends(&mut self, queue: usize, host: u8) -> Vec<u8> {
+        let frame = packet(host);
+        let packet = Packet { header: &frame, payload: &[], trailer: &[] };
+        self.ports[queue].transmit(&packet).unwrap();
+        self.ports[queue].flush();
+        self.machine.run();
+        frame
+    }
+
     /// Both ways on each queue, and nothing was done that must not be.
     fn works(&mut self) {
         self.machine.model(|card| card.sent.clear());
@@ -83,11 +93,7 @@ impl Bench {
         (0..64).for_each(|host| reached[self.queue_of(host)] = true);
         assert!(reached.iter().all(|&reached| reached), "{reached:?}");
         for queue in 0..self.ports.len() {
-            let frame = packet(queue as u8);
-            let packet = Packet { header: &frame, payload: &[], trailer: &[] };
-            self.ports[queue].transmit(&packet).unwrap();
-            self.ports[queue].flush();
-            self.machine.run();
+            let frame = self.sends(queue, queue as u8);
             let sent = self.machine.model(|card| std::mem::take(&mut card.sent));
             assert!(sent == [frame], "queue {queue}");
         }
@@ -183,6 +189,45 @@ fn each_queue_interrupts_its_own_core() {
         bench.machine.model(|card| card.inject(Fault::Fatal(1)));
         bench.watch(4);
         bench.works();
+    }
+}
+
+/// Frames that come after a reset before another core has looked: they find no buffers, which the card has again when it
+/// has looked, and not before, whatever it does meanwhile.
+#[test]
+fn a_core_that_looks_late_after_a_reset_receives_again() {
+    for early in [Fault::AllOnes, Fault::Fatal(1)] {
+        let mut bench = split(Config::default(), &[], 1);
+        let host = (0..64).find(|&host| bench.queue_of(host) == 1).unwrap();
+        bench.machine.model(|card| card.inject(early));
+        let mut seconds = 0;
+        while seconds == 0 || !bench.ports[0].link_up() {
+            let now = bench.machine.pass(SECOND);
+            bench.ports[0].watch(now);
+            bench.machine.run();
+            // It has a round while the card is being reset, one in which it hears that it is stopped, and none when it is
+            // live again.
+            if seconds == 0 {
+                assert_eq!(bench.received(1), 0);
+                bench.sends(1, host);
+                bench.ports[1].set_interrupts(true);
+                assert!(!bench.ports[1].wakes(), "who halts now hears nothing");
+            }
+            if seconds == 1 {
+                assert_eq!(bench.received(1), 0);
+                assert!(!bench.ports[1].wakes(), "who halts now is not told that the card is live");
+            }
+            seconds += 1;
+            assert!(seconds < 10, "the card is not back");
+        }
+        assert_eq!(bench.ports[0].counters().resets, 1);
+        bench.arrive(packet(host));
+        bench.ports[1].flush();
+        bench.arrive(packet(host));
+        bench.watch(1);
+        assert!(bench.ports[1].wakes() && bench.received(1) == 0);
+        bench.works();
+        assert_eq!(bench.ports[0].counters().resets, 1);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Network cards with several pairs of queues, each a port of its own for a core of its own: who gets which frame, who is
 //! interrupted, and how they come through a reset of the chip that they share.
 
+use super::network_card::{NetworkCard, SECOND, plain};
 use drivers::hal::{HashKey, Notice, Packet, Platform, Port};
 use drivers::registry::Class;
 use metal::Metal;
@@ -9,9 +10,8 @@ use models::ixgbe::{self, Ixgbe, IxgbeVf};
 use models::mlx5::{self, Mlx5};
 use models::vmxnet3::{self, Vmxnet3};
 use models::{Function, intel_nic};
-use std::time::Duration;
+use std::collections::VecDeque;
 
-const SECOND: Duration = Duration::from_secs(1);
 const KEY: HashKey = [
     0xda56_5a6d,
     0xc20e_5b25,
@@ -26,11 +26,8 @@ const KEY: HashKey = [
 ];
 
 /// What the models have.
-trait Model: Function + Send + 'static {
+trait Model: NetworkCard {
     fn make() -> Self;
-    fn arrives(&mut self, frame: Vec<u8>);
-    fn take_sent(&mut self) -> Vec<Vec<u8>>;
-    fn complaints(&self) -> Vec<String>;
     /// It stops sending until a reset: the queue, where the model can tell them apart.
     fn hang(&mut self, queue: usize);
     fn set_link(&mut self, up: bool);
@@ -79,19 +76,24 @@ impl<const KIND: u8> Function for Card<KIND> {
     }
 }
 
+impl<const KIND: u8> NetworkCard for Card<KIND> {
+    const MAC: [u8; 6] = intel_nic::MAC;
+    const DRIVERS: &'static [&'static str] = Nic::DRIVERS;
+    fn arriving(&mut self) -> &mut VecDeque<Vec<u8>> {
+        &mut self.0.arriving
+    }
+    fn sent(&mut self) -> &mut Vec<Vec<u8>> {
+        &mut self.0.sent
+    }
+    fn complaints(&self) -> Vec<String> {
+        NetworkCard::complaints(&self.0)
+    }
+}
+
 impl<const KIND: u8> Model for Card<KIND> {
     fn make() -> Self {
         let (kind, vectors) = [(Kind::E1000e, 5), (Kind::Igb, 25), (Kind::IgbVf, 3)][KIND as usize];
         Card(intel_nic::Nic::new(kind, vectors))
-    }
-    fn arrives(&mut self, frame: Vec<u8>) {
-        self.0.arriving.push_back(frame);
-    }
-    fn take_sent(&mut self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.0.sent)
-    }
-    fn complaints(&self) -> Vec<String> {
-        self.0.complaints.clone()
     }
     fn hang(&mut self, queue: usize) {
         self.0.inject(Fault::QueueHangs(queue));
@@ -106,15 +108,6 @@ macro_rules! ixgbe_model {
         impl Model for $name {
             fn make() -> Self {
                 $name::new(ixgbe::Config::default())
-            }
-            fn arrives(&mut self, frame: Vec<u8>) {
-                self.arriving.push_back(frame);
-            }
-            fn take_sent(&mut self) -> Vec<Vec<u8>> {
-                std::mem::take(&mut self.sent)
-            }
-            fn complaints(&self) -> Vec<String> {
-                $name::complaints(self).to_vec()
             }
             fn hang(&mut self, _: usize) {
                 self.inject(ixgbe::Fault::NeverReports);
@@ -132,15 +125,6 @@ impl Model for Vmxnet3 {
     fn make() -> Self {
         Vmxnet3::new(25)
     }
-    fn arrives(&mut self, frame: Vec<u8>) {
-        self.arriving.push_back(frame);
-    }
-    fn take_sent(&mut self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.sent)
-    }
-    fn complaints(&self) -> Vec<String> {
-        self.complaints.clone()
-    }
     fn hang(&mut self, queue: usize) {
         self.inject(vmxnet3::Fault::QueueHangs(queue));
     }
@@ -152,15 +136,6 @@ impl Model for Vmxnet3 {
 impl Model for Mlx5 {
     fn make() -> Self {
         Mlx5::new(mlx5::Config::default())
-    }
-    fn arrives(&mut self, frame: Vec<u8>) {
-        self.arriving.push_back(frame);
-    }
-    fn take_sent(&mut self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.sent)
-    }
-    fn complaints(&self) -> Vec<String> {
-        self.complaints.clone()
     }
     fn hang(&mut self, queue: usize) {
         self.inject(mlx5::Fault::QueueHangs(queue));
@@ -238,7 +213,7 @@ impl<M: Model> Bench<M> {
 
     fn arrive(&mut self, mut frame: Vec<u8>) {
         frame[..6].copy_from_slice(&self.ports[0].mac());
-        self.machine.model(|model| model.arrives(frame));
+        self.machine.model(|model| model.arriving().push_back(frame));
         self.machine.run();
     }
 
@@ -253,14 +228,13 @@ impl<M: Model> Bench<M> {
     }
 
     fn send(&mut self, queue: usize, bytes: &[u8]) {
-        let packet = Packet { header: bytes, payload: &[], trailer: &[] };
-        self.ports[queue].transmit(&packet).unwrap();
+        self.ports[queue].transmit(&plain(bytes)).unwrap();
         self.ports[queue].flush();
         self.machine.run();
     }
 
     fn sent(&self) -> Vec<Vec<u8>> {
-        self.machine.model(Model::take_sent)
+        self.machine.model(|model| std::mem::take(model.sent()))
     }
 
     /// Seconds pass, in which these owners look.
@@ -385,7 +359,7 @@ fn virtual_functions_have_one_queue_and_go_on_with_it() {
         assert!(port.split(3, &KEY, &mut machine, &clock).is_empty());
         let mut frame = datagram(1, 1, 60);
         frame[..6].copy_from_slice(&port.mac());
-        machine.model(|model| model.arrives(frame));
+        machine.model(|model| model.arriving().push_back(frame));
         machine.run();
         assert_eq!(port.receive_each(9, &mut |_| true), 1);
     }

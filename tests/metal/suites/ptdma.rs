@@ -1,76 +1,18 @@
 //! The PTDMA driver on the model: what it does with an engine that keeps to its word, and with one that does not.
 
-use drivers::dma::{Channel, Health};
-use drivers::hal::{Platform, Window};
-use drivers::registry::Class;
-use metal::Metal;
-use models::Function;
+use super::dma_engine::{self, LEN, MICROSECOND};
+use drivers::dma::Health;
 use models::ptdma::{Fault, Ptdma};
-use std::time::Duration;
 
-const MICROSECOND: Duration = Duration::from_micros(1);
-const LEN: usize = 1024;
-
-/// A machine with the engine, and memory that is copied from and to.
-struct Bench {
-    machine: Metal<Ptdma>,
-    channel: Box<dyn Channel>,
-    from: Window,
-    to: Window,
-}
+type Bench = dma_engine::Bench<Ptdma>;
 
 impl Bench {
     fn new() -> Self {
-        let mut machine = Metal::new(Ptdma::new(None), 4 << 20);
-        let device = machine.find().take(Class::Dma).remove(0);
-        assert_eq!(device.driver(), "ptdma");
-        let clock = machine.clock();
-        let mut channels = device.open_dma(&mut machine, &clock).unwrap();
-        let [from, to] = [0; 2].map(|_| machine.arena().alloc(64 * LEN, 4096).unwrap());
-        for part in 0..64 {
-            from.slice(part * LEN, LEN).unwrap().fill(part as u8 + 1);
-        }
-        to.fill(0);
-        Bench { machine, channel: channels.remove(0), from, to }
+        Bench::open(Ptdma::new(None), "ptdma").unwrap()
     }
 
     fn inject(&self, fault: Option<Fault>) {
         self.machine.model(|model| model.inject(fault));
-    }
-
-    fn push(&mut self, part: usize) -> Option<u64> {
-        let at = |window: &Window| window.slice(part * LEN, LEN).unwrap();
-        self.channel.push(&at(&self.to), &at(&self.from))
-    }
-
-    /// Parts whose copy is there.
-    fn copied(&self) -> Vec<usize> {
-        let is = |&part: &usize| {
-            let mut bytes = [0; LEN];
-            self.to.read(part * LEN, &mut bytes).unwrap();
-            bytes == [part as u8 + 1; LEN]
-        };
-        (0..64).filter(is).collect()
-    }
-
-    /// Time passes in steps, until the channel is not good any more.
-    fn pass(&mut self, time: Duration) -> (u64, Health) {
-        let step = (time / 1000).max(MICROSECOND);
-        let mut ended = (0, Health::Good);
-        for _ in 0..(time.as_nanos() / step.as_nanos()) as u32 {
-            let now = self.machine.pass(step);
-            self.machine.run();
-            ended = self.channel.complete(now);
-            if ended.1 != Health::Good {
-                break;
-            }
-        }
-        ended
-    }
-
-    fn counter(&self, name: &str) -> u64 {
-        let counters = self.machine.model(|model| model.counters());
-        counters.into_iter().find(|(known, _)| known == name).unwrap().1
     }
 }
 
@@ -81,7 +23,7 @@ fn a_batch_costs_two_writes_and_nothing_is_read_while_nothing_is_under_way() {
     (0..30).for_each(|part| assert_eq!(bench.push(part), Some(part as u64 + 1)));
     assert_eq!(bench.pass(10 * MICROSECOND), (0, Health::Good));
     assert_eq!((bench.machine.accesses(), bench.copied().len()), (accesses, 0));
-    bench.channel.start();
+    bench.channel().start();
     assert_eq!(bench.machine.accesses(), accesses + 2);
     assert_eq!(bench.pass(100 * MICROSECOND), (30, Health::Good));
     assert_eq!(bench.copied(), Vec::from_iter(0..30));
@@ -89,7 +31,7 @@ fn a_batch_costs_two_writes_and_nothing_is_read_while_nothing_is_under_way() {
     assert!(read > reads);
     bench.pass(1000 * MICROSECOND);
     assert_eq!(bench.machine.reads(), read);
-    let counters = bench.channel.counters();
+    let counters = bench.channel().counters();
     assert_eq!((counters.copies, counters.bytes, counters.batches), (30, 30 * LEN as u64, 1));
 }
 
@@ -99,15 +41,15 @@ fn what_is_behind_a_fence_waits() {
     for part in 0..8 {
         bench.push(part);
         if part % 4 == 3 {
-            bench.channel.order();
+            bench.channel().order();
         }
     }
-    bench.channel.start();
+    bench.channel().start();
     let mut steps = 0;
-    while bench.channel.complete(bench.machine.pass(MICROSECOND)).0 < 8 {
+    while bench.channels[0].complete(bench.machine.pass(MICROSECOND)).0 < 8 {
         bench.machine.run();
         let copied = bench.copied();
-        assert!(copied.len() <= 4 || bench.channel.counters().batches == 2, "{copied:?}");
+        assert!(copied.len() <= 4 || bench.channel().counters().batches == 2, "{copied:?}");
         steps += 1;
         assert!(steps < 1000);
     }
@@ -122,11 +64,11 @@ fn the_ring_goes_round_and_is_never_overrun() {
         while bench.push((pushed % 64) as usize).is_some() {
             pushed += 1;
             if pushed % 7 == 0 {
-                bench.channel.order();
+                bench.channel().order();
             }
         }
-        assert_eq!(bench.channel.room(), 0);
-        bench.channel.start();
+        assert_eq!(bench.channel().room(), 0);
+        bench.channel().start();
         bench.to.fill(0);
         assert_eq!(bench.pass(10_000 * MICROSECOND), (pushed, Health::Good));
         assert_eq!(bench.copied().len(), 64);
@@ -139,7 +81,7 @@ fn an_error_is_got_over_and_nothing_is_said_to_be_complete_that_is_not() {
     let mut bench = Bench::new();
     for part in 0..20 {
         bench.push(part);
-        bench.channel.start();
+        bench.channel().start();
         if part % 6 == 2 {
             bench.inject(Some(Fault::ErrorOnce));
         }
@@ -148,7 +90,7 @@ fn an_error_is_got_over_and_nothing_is_said_to_be_complete_that_is_not() {
     }
     assert_eq!(bench.pass(200 * MICROSECOND), (20, Health::Good));
     assert_eq!(bench.copied(), Vec::from_iter(0..20));
-    assert!(bench.counter("errors") == 3 && bench.channel.counters().resets == 3);
+    assert!(bench.counter("errors") == 3 && bench.channel().counters().resets == 3);
 }
 
 #[test]
@@ -156,13 +98,13 @@ fn an_engine_that_always_fails_is_given_up_and_leaves_the_rest() {
     for (fault, time) in [(Fault::Error, 1_000), (Fault::Hang, 1_000_000)] {
         let mut bench = Bench::new();
         (0..3).for_each(|part| _ = bench.push(part));
-        bench.channel.start();
+        bench.channel().start();
         bench.pass(50 * MICROSECOND);
         bench.inject(Some(fault));
         (3..10).for_each(|part| _ = bench.push(part));
-        bench.channel.start();
+        bench.channel().start();
         assert_eq!(bench.pass(time * MICROSECOND), (3, Health::Failed), "{fault:?}");
-        let rest = std::iter::from_fn(|| bench.channel.take_rest());
+        let rest = std::iter::from_fn(|| bench.channel().take_rest());
         let rest: Vec<u64> = rest.map(|(to, _)| to.bus_address()).collect();
         let at = |part: usize| bench.to.bus_address() + (part * LEN) as u64;
         assert_eq!(rest, Vec::from_iter((3..10).map(at)), "{fault:?}");
@@ -173,8 +115,8 @@ fn an_engine_that_always_fails_is_given_up_and_leaves_the_rest() {
 fn one_that_is_pulled_out_is_lost() {
     let mut bench = Bench::new();
     bench.push(0);
-    bench.channel.start();
+    bench.channel().start();
     bench.machine.pull_out(true);
     assert_eq!(bench.pass(100 * MICROSECOND).1, Health::Lost);
-    assert!(bench.channel.take_rest().is_none());
+    assert!(bench.channel().take_rest().is_none());
 }

@@ -1,33 +1,15 @@
 //! The driver of vmxnet3 on the model.
 
-use drivers::hal::{Packet, Platform, Port, Severity, TransmitError, Window};
+use super::network_card::{NetworkCard, plain, try_open};
+use drivers::hal::{Packet, Platform, TransmitError, Window};
 use drivers::registry::Class;
 use metal::Metal;
 use models::vmxnet3::{Fault, MAC, Vmxnet3};
-use std::time::Duration;
 
-struct Bench {
-    machine: Metal<Vmxnet3>,
-    port: Box<dyn Port + Send>,
-}
+type Bench = super::network_card::Bench<Vmxnet3>;
 
 fn machine() -> Metal<Vmxnet3> {
     Metal::new(Vmxnet3::new(3), 8 << 20)
-}
-
-/// Opens what is in the machine; or why not.
-fn try_open(mut machine: Metal<Vmxnet3>, mtu: Option<u16>) -> Result<Bench, String> {
-    let device = machine.find().take(Class::Port).remove(0);
-    assert_eq!(device.driver(), "vmxnet3");
-    let free = machine.arena().available();
-    let clock = machine.clock();
-    match device.open_port(&mut machine, &|_| mtu, &clock) {
-        Ok(port) => Ok(Bench { machine, port }),
-        Err(why) => {
-            assert_eq!(machine.arena().available(), free, "memory is given back");
-            Err(why.to_string())
-        }
-    }
 }
 
 fn open(mtu: u16) -> Bench {
@@ -35,64 +17,7 @@ fn open(mtu: u16) -> Bench {
 }
 
 fn frame(n: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 256 + n) as u8).collect()
-}
-
-fn plain(header: &[u8]) -> Packet<'_> {
-    Packet { header, payload: &[], trailer: &[] }
-}
-
-impl Bench {
-    fn arrive(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
-        self.machine.model(|nic| nic.arriving.extend(frames));
-        self.machine.run();
-    }
-
-    fn received(&mut self) -> Vec<Vec<u8>> {
-        let mut all = Vec::new();
-        self.port.receive_each(usize::MAX, &mut |bytes| {
-            all.push(bytes.to_vec());
-            true
-        });
-        self.port.flush();
-        all
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        self.port.transmit(&plain(bytes)).unwrap();
-        self.port.flush();
-        self.machine.run();
-    }
-
-    fn sent(&self) -> Vec<Vec<u8>> {
-        self.machine.model(|nic| std::mem::take(&mut nic.sent))
-    }
-
-    fn watch(&mut self, seconds: u32) {
-        for _ in 0..seconds {
-            let now = self.machine.pass(Duration::from_secs(1));
-            self.machine.run();
-            self.port.watch(now);
-            self.machine.run();
-        }
-    }
-
-    fn notices(&mut self) -> Vec<(Severity, &'static str)> {
-        let port = &mut self.port;
-        std::iter::from_fn(|| port.notice()).map(|told| (told.severity, told.text)).collect()
-    }
-
-    fn works(&mut self, n: usize) {
-        let one = frame(n, 100 + n);
-        self.send(&one);
-        assert!(self.sent().contains(&one), "{n}");
-        self.arrive([one.clone()]);
-        assert!(self.received() == [one], "{n}");
-    }
-
-    fn complaints(&self) -> Vec<String> {
-        self.machine.model(|nic| nic.complaints.clone())
-    }
+    Vmxnet3::frame(n, len)
 }
 
 #[test]
@@ -101,17 +26,7 @@ fn frames_of_every_length_come_and_go_around_the_rings() {
         let mut bench = open(mtu);
         assert_eq!((bench.port.mac(), bench.port.mtu()), (MAC, mtu.into()));
         assert!(bench.port.link_up() && bench.port.wakes());
-        for n in 0..3000 {
-            let one = frame(n, 60 + n * 37 % (usize::from(mtu) + 18 - 60 + 1));
-            bench.arrive([one.clone()]);
-            assert!(bench.received() == [one.clone()], "{n}: {}", one.len());
-            bench.send(&one);
-            assert!(bench.sent() == [one], "{n}");
-        }
-        let counters = bench.port.counters();
-        assert_eq!((counters.rx_frames, counters.tx_frames), (3000, 3000));
-        assert_eq!((counters.rx_errors, counters.resets, counters.tx_full), (0, 0, 0));
-        assert_eq!(bench.complaints(), [""; 0]);
+        bench.goes_around_the_rings(mtu.into());
     }
     assert_eq!(open(9216).port.mtu(), 9000, "and no more");
 }

@@ -333,7 +333,10 @@ fn secure_erase_is_offered_only_when_asked_for() {
     let mut pair = Pair::new(ram(), client::Config::default());
     pair.write(false, 8, 0x5a, 4096);
     assert!(!pair.volume.geometry().features.contains(Features::SECURE_ERASE));
-    pair.world.server.offer_secure_erase(true);
+    for offered in [false, true] {
+        pair.world.server.offer_secure_erase(offered);
+        assert_eq!(pair.world.server.offers_secure_erase(), offered);
+    }
     let id = pair.device;
     assert!(pair.host.client.remap(id, context!(pair.world, host)));
     pair.run();

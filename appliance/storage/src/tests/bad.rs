@@ -32,6 +32,8 @@ pub fn lies_about_lengths_get_einval_and_the_session_goes_on() {
     unknown[16] = 99;
     assert_eq!(world.read(client, &unknown, 512), Err(Errno::EINVAL));
     assert_eq!(world.read(client, &[], 512), Err(Errno::EINVAL), "no user header");
+    let longer = [&user_io(Operation::Read, 0, 512)[..], &[0]].concat();
+    assert_eq!(world.read(client, &longer, 512), Err(Errno::EINVAL));
     let mut foreign = user_io(Operation::Read, 0, 512);
     foreign[5] = 1;
     assert_eq!(world.read(client, &foreign, 512), Err(Errno::ENOTCONN));

@@ -86,6 +86,23 @@ pub fn many_requests_at_once_on_every_chunk() {
     }
 }
 
+/// The gateway hears of every fourth part of its queue that was sent, and not of each answer.
+#[test]
+fn few_answers_are_told_to_be_sent() {
+    let mut world = World::new(World::small(false), 1 << 20);
+    let client = world.connect("s1");
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    let completions = |world: &World| {
+        world.server.transport().paths().map(|path| path.stats.completions).sum::<u64>()
+    };
+    let before = completions(&world);
+    for _ in 0..64 {
+        world.read(client, &user_io(Operation::Read, 0, 512), 512).unwrap();
+    }
+    // 64 requests; of 18 sends every fourth.
+    assert_eq!(completions(&world) - before, 64 + 64 / 4);
+}
+
 #[test]
 pub fn answers_wait_for_room_in_the_send_queue() {
     let config = World::small(true);

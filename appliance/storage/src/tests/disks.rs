@@ -2,8 +2,8 @@
 
 use crate::rnbd::wire::{AccessMode, CachePolicy, Io, IoFlags, Operation};
 use crate::testing::{World, user_io};
-use crate::volume::DiskVolume;
 use crate::volume::testing::ModelDisk;
+use crate::volume::{DiskVolume, VolumeId};
 use drivers::hal::{self, Arena, Disk, Geometry, SubmitError};
 use rtrs::Errno;
 use std::boxed::Box;
@@ -75,4 +75,6 @@ fn what_was_flushed_is_on_the_medium_and_errors_are_of_one_request() {
     assert_eq!(world.write(client, &zeroes, &[]), Err(Errno::EOPNOTSUPP));
     world.write(client, &user_io(Operation::Discard, 41, 512), &[]).unwrap();
     assert_eq!(world.read(client, &user_io(Operation::Read, 41, 512), 512).unwrap(), [0; 512]);
+    let stats = world.server.volume_stats(VolumeId(0)).unwrap();
+    assert_eq!((stats.others, stats.errors), (2, 3), "one flush and one discard");
 }

@@ -1,11 +1,13 @@
+use super::memory::reasons;
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::testing::{Wire, World, context, user_io};
-use crate::volume::{Completion, Request, Submitted, Volume, VolumeError};
+use crate::volume::{Completion, Request, Submitted, Volume, VolumeError, VolumeId};
 use core::net::Ipv4Addr;
+use core::time::Duration;
 use drivers::hal::{Features, Geometry};
 use rtrs::Errno;
 use rtrs::client::{DownReason, Event, Outcome, PathId};
-use rtrs::server::{PathState, RequestId, RequestKind};
+use rtrs::server::{Config, PathState, RequestId, RequestKind};
 use std::boxed::Box;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -55,7 +57,7 @@ impl Slow {
     }
 
     /// Name of the oldest request.
-    fn oldest(&self) -> RequestId {
+    pub fn oldest(&self) -> RequestId {
         RequestId::from_bits(self.0.borrow().queue[0].tag.word)
     }
 }
@@ -163,6 +165,30 @@ pub fn a_client_that_was_started_anew_replaces_all_paths_of_its_old_session() {
     }
 }
 
+/// A path that comes back takes its own place, also where its session can have no further one.
+#[test]
+pub fn a_session_has_as_many_paths_as_it_may() {
+    let mut world = World::new(Config { max_paths: 2, ..World::small(true) }, 1 << 20);
+    let client = world.connect("s1");
+    world.add_path(client, Ipv4Addr::new(10, 0, 1, 2).into());
+    world.events.clear();
+    world.add_path(client, Ipv4Addr::new(10, 0, 2, 2).into());
+    let refused = Event::PathDown(PathId(2), DownReason::Refused(Errno::ECONNRESET));
+    assert_eq!(world.events, [(client, refused)]);
+    assert_eq!(reasons(&mut world), ["paths"]);
+    world.wire.cut.push(World::address(client));
+    world.clients[client].disconnect(PathId(0), context!(world, host));
+    world.run();
+    world.wire.cut.clear();
+    world.clients[client].reconnect(PathId(0), context!(world, host));
+    world.run();
+    assert_eq!(reasons(&mut world), [""; 0]);
+    let states: Vec<_> = world.server.transport().paths().map(|path| path.state).collect();
+    assert_eq!(states, [PathState::Connected; 2]);
+    let states: Vec<_> = world.clients[client].paths().map(|path| path.state).collect();
+    assert_eq!(states[..2], [rtrs::client::PathState::Connected; 2]);
+}
+
 #[test]
 pub fn a_session_name_belongs_to_one_host() {
     let mut world = World::new(World::small(true), 1 << 20);
@@ -262,6 +288,68 @@ pub fn a_busy_volume_slows_clients_down_and_errors_stay_with_their_request() {
     let stats = world.server.volume_stats(volume).unwrap();
     assert_eq!((stats.writes, stats.reads, stats.errors), (5, 1, 1));
     assert!(stats.waits >= 4);
+}
+
+/// Latency is what passes from the arrival of a request to its answer.
+#[test]
+fn the_time_that_a_request_takes_is_told() {
+    let (mut world, slow) = slow_world(8);
+    let client = world.connect("s1");
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    let path = world.server.transport().paths().next().unwrap().id;
+    for (operation, millis) in [(Operation::Read, 5), (Operation::Write, 300)] {
+        netsim::label!(operation, millis);
+        assert!(world.server.transport_mut().reset_stats(path));
+        let user = user_io(operation, 0, 512);
+        match operation {
+            Operation::Read => world.start_read(client, &user, 512),
+            _ => world.start_write(client, &user, &[7; 512]),
+        };
+        world.run();
+        slow.work();
+        world.now = world.now + Duration::from_millis(millis);
+        world.run();
+        let stats = *world.server.transport().paths().next().unwrap().stats;
+        let volume = world.server.volume_stats(VolumeId(0)).unwrap();
+        let [of_path, of_volume] = match operation {
+            Operation::Read => [stats.read_latency, volume.read_latency],
+            _ => [stats.write_latency, volume.write_latency],
+        };
+        assert_eq!((of_path.count(), of_path), (1, of_volume));
+        let done = [volume.read_bytes, volume.write_bytes];
+        assert_eq!(done, if operation == Operation::Read { [512, 0] } else { [512, 512] });
+        let (told, passed) = (of_path.sum(), Duration::from_millis(millis));
+        assert!(told.abs_diff(passed) < Duration::from_micros(10), "{told:?}");
+    }
+}
+
+/// As many requests are begun as the send queue has room for answers: those of all chunks, where it is that long, and
+/// never more, however many are waiting.
+#[test]
+fn requests_are_begun_that_there_is_room_for() {
+    for (queue_depth, at_once) in [(8, 8), (40, 40), (512, 64)] {
+        netsim::label!(queue_depth);
+        let slow = Slow::new(1000);
+        let config = Config { queue_depth, chunk_size: 8192, ..World::small(true) };
+        let mut world = World::with_volume(config, 8 << 20, Box::new(slow.clone()));
+        let client = world.connect("s1");
+        world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+        let user = user_io(Operation::Read, 0, 512);
+        let reads: Vec<_> =
+            (0..queue_depth).map(|_| world.start_read(client, &user, 512)).collect();
+        world.run();
+        assert_eq!(slow.queued(), at_once);
+        let stats = *world.server.transport().paths().next().unwrap().stats;
+        assert_eq!(stats.parked, u64::from(queue_depth) - at_once as u64);
+        while slow.queued() > 0 {
+            slow.work();
+            world.run();
+            assert!(slow.queued() <= at_once, "{} at once", slow.queued());
+        }
+        for permit in reads {
+            assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
+        }
+    }
 }
 
 #[test]

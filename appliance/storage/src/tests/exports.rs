@@ -51,13 +51,17 @@ fn what_can_be_exported() {
         (Export { volume: larger, ..export("larger") }, ExportError::BlockSize),
     ] {
         assert_eq!(world.server.add_export(refused, &world.volumes), Err(why));
+        let said = std::format!("{why}");
+        let about = if why == ExportError::NoVolume { "no such volume" } else { "export" };
+        assert!(said.contains(about), "{said}");
     }
     assert_eq!(world.server.exports_revision(), revision);
     let added = Export { volume: largest, ..export("largest") };
     assert_eq!(world.server.add_export(added, &world.volumes), Ok(()));
-    assert!(world.server.exports_revision() > revision);
+    assert_eq!(world.server.exports_revision(), revision + 1);
     assert_eq!(world.server.exports().len(), 2);
     assert!(world.server.remove_export("/dev/largest"));
+    assert_eq!(world.server.exports_revision(), revision + 2);
     assert!(!world.server.remove_export("largest"));
     assert_eq!(world.server.exports(), [export("ram0")]);
 }

@@ -11,6 +11,7 @@ use rtrs::client::{DownReason, Event, Mischief, PathId};
 use rtrs::server::{CloseReason, Notice, RequestKind};
 use rtrs::wire::{ConnectRequest, Uuid};
 use rtrs::{Errno, Name};
+use std::boxed::Box;
 use std::string::String;
 use std::vec::Vec;
 
@@ -52,13 +53,16 @@ fn reasons(world: &mut World) -> Vec<&'static str> {
 pub fn a_host_that_no_export_admits_is_refused_at_the_door() {
     let mut world = world(&[("a", "10.0.0.3 fd00::/8"), ("b", "10.0.0.4/32")]);
     let memory = world.arena.available();
+    assert!(world.server.is_calm());
     let stranger = world.connect("stranger");
+    assert!(!world.server.is_calm(), "there is something to tell");
     let down = Event::PathDown(PathId(0), DownReason::Refused(Errno::EACCES));
     assert_eq!(world.events, [(stranger, down)]);
     assert_eq!(world.arena.available(), memory, "nothing is kept for it");
     let host = World::address(stranger);
     let asked = String::from("10.0.0.1 port 1234");
     assert_eq!(refused(&mut world), [(host, "connection", asked, "host_not_admitted")]);
+    assert!(world.server.is_calm());
     let friend = world.connect("friend");
     assert!(world.open(friend, "a", AccessMode::ReadOnly).is_ok());
     assert_eq!(world.open(friend, "b", AccessMode::ReadOnly).err(), Some(Errno::EACCES));
@@ -120,6 +124,16 @@ pub fn a_name_is_its_hosts_until_its_paths_are_gone() {
     world.connect("same");
     let taken = (World::address(1), "session", String::from("same"), "name_taken");
     assert_eq!(refused(&mut world), [taken]);
+    let notices = core::iter::from_fn(|| world.server.transport_mut().poll_notice());
+    let said: Vec<String> = notices.map(|notice| std::format!("{notice}")).collect();
+    assert_eq!(
+        said,
+        [
+            "rtrs: session same: path 10.0.0.2@10.0.0.1 is up",
+            "rtrs: session same: path 10.0.1.2@10.0.0.1 is up",
+            "rtrs: session : path 10.0.0.3@10.0.0.1 is down: another host has a session of that name",
+        ]
+    );
     assert_eq!(world.server.transport().paths().count(), 2, "its owner is undisturbed");
     world.read(owner, &user_io(Operation::Read, 0, 512), 512).unwrap();
     // The owner is there by its second address alone.
@@ -244,6 +258,25 @@ pub fn the_log_names_who_ended_a_path() {
         world.submit(0, permit, RequestKind::Read, &user, 512).unwrap();
     });
     assert_eq!(forger, CloseReason::Refused);
+    // So it is if that shows when a request is answered that it has made before.
+    let slow = super::ends::Slow::new(8);
+    let pair = super::over_roce::RocePair::new(50, 1500);
+    let mut world = World::over(pair, World::small(true), 1 << 20, Box::new(slow.clone()));
+    let client = world.connect("s1");
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    let user = user_io(Operation::Read, 0, 512);
+    world.start_read(client, &user, 512);
+    world.run();
+    let permit = world.clients[client].get_permit().unwrap();
+    world.clients[client].mischief = Mischief::ForgesKeys;
+    world.submit(client, permit, RequestKind::Read, &user, 512).unwrap();
+    while world.wire.0.nodes[0].roce.counters().naks_sent.remote_access == 0 {
+        assert!(world.wire.step(&mut world.now));
+    }
+    let (id, nothing) = (slow.oldest(), Ok(drivers::hal::Window::empty()));
+    assert!(world.server.transport_mut().respond(id, nothing, context!(world, gateway)).is_some());
+    world.run();
+    assert_eq!(cause(&mut world), CloseReason::Refused);
     for (cause, said) in [
         (unheard, "our queue pair gave up: the client acknowledged nothing"),
         (forger, "our queue pair refused a request of the client, and failed"),

@@ -2,6 +2,7 @@
 
 mod bad;
 mod basic;
+mod cores;
 mod disks;
 mod ends;
 mod exports;

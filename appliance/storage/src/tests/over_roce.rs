@@ -149,6 +149,27 @@ fn a_read_of_4_kib_costs_the_fewest_packets() {
     }
 }
 
+/// Nobody but the client waits for an answer: the gateway does not ask for an ACK of each.
+#[test]
+fn answers_share_acknowledgements() {
+    for always_invalidate in [true, false] {
+        netsim::label!(always_invalidate);
+        let mut world = world(5, 1500, World::small(always_invalidate));
+        let client = world.connect("s1");
+        world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
+        let acks = |world: &World<RocePair>| world.wire.counters()[0].received.acknowledges;
+        let before = acks(&world);
+        for _ in 0..32 {
+            let permit = world.start_read(client, &user_io(Operation::Read, 0, 512), 512);
+            while world.outcome(client, permit).is_none() {
+                world.turn();
+            }
+            world.clients[client].put_permit(permit);
+        }
+        assert!(acks(&world) - before <= 16, "{} for 32 reads", acks(&world) - before);
+    }
+}
+
 #[test]
 fn a_host_that_vanishes_is_noticed_and_its_memory_comes_back() {
     let mut world = world(6, 1500, World::small(true));
@@ -244,7 +265,8 @@ fn what_is_promised_beyond_the_pool_is_limited_and_refused_at_connect() {
     }
     assert_eq!(world.server.transport().sessions().count(), 2);
     assert_eq!(world.server.transport().counters().refused, 1);
-    assert_eq!(world.server.transport().promised(), 256 << 10);
+    let server = world.server.transport();
+    assert_eq!((server.promised(), server.shared()), (256 << 10, Some(320 << 10)));
 }
 
 /// A write whose acknowledgement is lost, while its answer arrives. The data may be sent once more.

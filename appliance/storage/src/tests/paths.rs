@@ -295,4 +295,20 @@ pub fn timers_look_at_the_paths_that_are_due() {
         (8 * 11..=8 * 13).contains(&looked),
         "{looked} looks for twelve heartbeats of eight paths"
     );
+    // Whoever polls the server learns that something has come, and that there is something to send.
+    assert!(world.server.poll_timeout() > Some(world.now));
+    for comes in [true, false] {
+        netsim::label!(comes);
+        if comes {
+            world.start_read(0, &[], 512);
+            while world.wire.step() {}
+        }
+        assert_eq!(world.server.poll(&mut world.volumes, context!(world, gateway)), comes);
+    }
+    world.run();
+    for due in [true, false] {
+        netsim::label!(due);
+        world.now = if due { world.server.poll_timeout().unwrap() } else { world.now };
+        assert_eq!(world.server.poll(&mut world.volumes, context!(world, gateway)), due);
+    }
 }

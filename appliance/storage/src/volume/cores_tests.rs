@@ -161,6 +161,19 @@ fn what_a_volume_lends_is_copied_for_another_core() {
     assert!(netsim::contents(&into) == [5; 4096]);
 }
 
+/// What its owner has answered is under way no more: a volume takes more, one after the other, than it has at once.
+#[test]
+fn what_was_answered_makes_room() {
+    let mut cores = Cores::new();
+    let disk = cores.disk("disk");
+    cores.tell();
+    let data = cores.filled(1);
+    for word in 0..2 * u64::from(super::channel::DEPTH_OF_VOLUME) {
+        cores.ask(disk, word, WRITE, data);
+        assert_eq!(cores.answers(), [(word, Ok(()))]);
+    }
+}
+
 /// A loop that looks for news on its way to a halt is not to sleep over an answer.
 #[test]
 fn an_answer_is_news() {

@@ -310,6 +310,7 @@ pub async fn pause() {
 
 impl Drop for Card {
     fn drop(&mut self) {
+        self.hush_others();
         // It does not reach memory any more; and a reset makes it forget what it was to do.
         let _ = reset::begin(&self.function);
         self.function.disable();

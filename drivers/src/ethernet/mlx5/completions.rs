@@ -36,7 +36,7 @@ pub enum Done {
     Unknown,
 }
 
-/// The queue.
+/// The queue, of whatever completes there.
 pub struct Completions {
     ring: Window,
     words: Cells<AtomicU64>,
@@ -48,9 +48,21 @@ pub struct Completions {
     told: u32,
     /// How often it was armed and has told of something (2 bits count).
     armed: u32,
-    /// It is armed, and has told of nothing since.
-    is_armed: bool,
+    /// What it is armed for, and has not told of since.
+    is_armed: Option<Arm>,
 }
+
+/// What a queue is to tell of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// The next completion.
+    Any,
+    /// The next one that is an error, or was solicited.
+    Errors,
+}
+
+/// In what a queue is armed with: errors, and what was solicited, alone.
+const ERRORS: u32 = 1 << 24;
 
 /// Rings for an event at the next completion of the queue `number`, whose record says `word`.
 pub fn arm(doorbells: Doorbells<'_>, word: u32, number: u32) {
@@ -64,31 +76,25 @@ impl Completions {
         ENTRY << log
     }
 
-    /// In a ring of 2^`log` entries, with a record of 8 bytes.
+    /// In a ring of 2^`log` entries, with a record of 8 bytes. [`Completions::clear`] makes it ready.
     pub fn new(ring: Window, record: Window, log: u32) -> Result<Self, Error> {
         let bytes = Self::bytes(log);
         let words = Cells::new(&ring, 0, WORDS << log).ok_or(Error::NoMemory { bytes })?;
-        Ok(Completions {
-            ring,
-            words,
-            record,
-            log,
-            number: 0,
-            taken: 0,
-            told: 0,
-            armed: 0,
-            is_armed: false,
-        })
+        let (number, taken, told, armed, is_armed) = (0, 0, 0, 0, None);
+        Ok(Completions { ring, words, record, log, number, taken, told, armed, is_armed })
     }
 
+    /// Memory of the ring.
     pub fn ring(&self) -> Window {
         self.ring
     }
 
+    /// The doorbell record.
     pub fn record(&self) -> Window {
         self.record
     }
 
+    /// Log2 of the entries.
     pub fn log(&self) -> u32 {
         self.log
     }
@@ -100,7 +106,7 @@ impl Completions {
             self.words.store(n * WORDS + LAST, NEVER_WRITTEN.swap_bytes());
         }
         self.record.fill(0);
-        (self.taken, self.told, self.armed, self.is_armed) = (0, 0, 0, false);
+        (self.taken, self.told, self.armed, self.is_armed) = (0, 0, 0, None);
     }
 
     /// The device calls it so.
@@ -108,6 +114,7 @@ impl Completions {
         self.number = number;
     }
 
+    /// What the device calls it.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -136,21 +143,35 @@ impl Completions {
         self.last(self.taken).is_none() && self.last(self.taken.wrapping_add(1)).is_some()
     }
 
+    /// How many were taken, in all.
     pub fn taken(&self) -> u32 {
         self.taken
     }
 
-    /// The next one.
+    /// The next one: where its words begin, and the last of them.
     #[inline(always)]
-    pub fn take(&mut self) -> Option<Done> {
+    pub fn take_words(&mut self) -> Option<(usize, u64)> {
         let last = self.last(self.taken)?;
         let at = self.index(self.taken);
         self.taken = self.taken.wrapping_add(1);
+        Some((at, last))
+    }
+
+    /// A word of those that begin there.
+    #[inline(always)]
+    pub fn word(&self, at: usize, word: usize) -> u64 {
+        self.words.load(at + word).swap_bytes()
+    }
+
+    /// The next one, of a queue of Ethernet.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<Done> {
+        let (at, last) = self.take_words()?;
         let counter = (last >> 16) as u16;
         Some(match last >> 4 & 0xf {
-            RECEIVED => Done::Received(counter, self.words.load(at + LENGTH).swap_bytes() as u32),
+            RECEIVED => Done::Received(counter, self.word(at, LENGTH) as u32),
             SENT => Done::Sent(counter),
-            0xd | 0xe => Done::Failed(self.words.load(at + SYNDROME).swap_bytes() as u8),
+            0xd | 0xe => Done::Failed(self.word(at, SYNDROME) as u8),
             _ => Done::Unknown,
         })
     }
@@ -166,18 +187,27 @@ impl Completions {
 
     /// Asks for an event at the next completion, if that was not done.
     pub fn arm(&mut self, doorbells: Doorbells<'_>) {
-        self.tell();
-        if core::mem::replace(&mut self.is_armed, true) {
-            return;
+        if let Some(word) = self.write_armed(Arm::Any) {
+            arm(doorbells, word, self.number);
         }
-        let word = (self.armed & 3) << 28 | self.taken & 0xff_ffff;
+    }
+
+    /// Writes down of which next one an event is wanted; what the doorbell says of it. None if that was done, or more.
+    pub fn write_armed(&mut self, what: Arm) -> Option<u32> {
+        self.tell();
+        if self.is_armed.is_some_and(|armed| armed == what || armed == Arm::Any) {
+            return None;
+        }
+        self.is_armed = Some(what);
+        let errors = if what == Arm::Errors { ERRORS } else { 0 };
+        let word = (self.armed & 3) << 28 | errors | self.taken & 0xff_ffff;
         self.record.store32(4, word.swap_bytes());
-        arm(doorbells, word, self.number);
+        Some(word)
     }
 
     /// The event has come.
     pub fn has_told(&mut self) {
-        self.is_armed = false;
+        self.is_armed = None;
         self.armed = self.armed.wrapping_add(1);
     }
 }

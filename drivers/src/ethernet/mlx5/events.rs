@@ -119,6 +119,7 @@ impl Events {
     }
 
     /// The next event.
+    #[inline]
     pub fn poll(&mut self) -> Option<Event> {
         let at = (self.taken & (self.entries() - 1)) as usize * ENTRY;
         let last = self.ring.load32(at + OWNER).to_le_bytes()[3];

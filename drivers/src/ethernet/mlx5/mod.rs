@@ -33,6 +33,7 @@ use super::WantedMtu;
 use crate::device::{Bus, Device};
 use crate::hal::{Clock, Platform};
 use crate::registry::{Id, OpenError};
+pub use completions::{Arm, Completions};
 pub use error::Error;
 pub use events::PairEvent;
 pub use firmware::Command;

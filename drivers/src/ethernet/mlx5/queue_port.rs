@@ -115,7 +115,8 @@ impl QueuePort {
             self.named = named;
             self.events.begin(named.events, Doorbells::new(&*self.registers, named.page));
             self.queues.transmitter.begin(&named, key);
-            self.queues.receiver.lay_out(key);
+            // The device has the rings, and no buffer yet.
+            self.queues.receiver.prepare(key);
             self.queues.receiver.begin(&named);
             // A reset forgets where its interrupts go.
             if let Some(interrupt) = &self.interrupt {
@@ -129,6 +130,12 @@ impl QueuePort {
 
     fn is_live(&self) -> bool {
         Owners::is_live(self.phase)
+    }
+
+    /// Whether the card is as this owner saw it, as far as it knows, and is not reset at present. If it was reset since, it
+    /// hears nothing, and the rings are emptied before it is set up again.
+    fn is_as_seen(&self) -> bool {
+        self.told.owners.phase() == self.phase && !self.told.is_hushed()
     }
 
     /// Takes in what completions were told of.
@@ -198,10 +205,8 @@ impl Port for QueuePort {
         self.queues.transmitter.transmit(packet)
     }
 
-    /// The card may have been reset since this owner looked: then it hears nothing, and empties its rings before it is
-    /// set up again.
     fn flush(&mut self) {
-        if self.told.owners.phase() != self.phase {
+        if !self.is_as_seen() {
             return;
         }
         let doorbells = Doorbells::new(&*self.registers, self.named.page);
@@ -212,7 +217,7 @@ impl Port for QueuePort {
 
     fn set_interrupts(&mut self, wanted: bool) {
         // What was armed is told once: nothing is to be taken back.
-        if !wanted || !self.is_live() {
+        if !wanted || !self.is_live() || !self.is_as_seen() {
             return;
         }
         self.take_events();
@@ -238,8 +243,9 @@ impl Port for QueuePort {
         self.queues.transmitter.progress()
     }
 
+    /// While the card is reset, or stopped, no interrupt says that it is live again.
     fn wakes(&self) -> bool {
-        self.interrupt.is_some()
+        self.interrupt.is_some() && self.is_live() && self.is_as_seen()
     }
 
     fn watch(&mut self, _: Instant) {

@@ -81,7 +81,7 @@ impl Receiver {
             count: count as u32,
             taken: 0,
             back: 0,
-            told: 0,
+            told: count as u32,
             running: false,
             is_lost: false,
             held: alloc::vec![false; count].into(),
@@ -104,16 +104,16 @@ impl Receiver {
         self.count.ilog2()
     }
 
-    /// Nothing is received before [`Receiver::begin`].
+    /// Nothing is received, and the device is told of no buffer, before [`Receiver::begin`].
     pub fn stop(&mut self) {
-        (self.taken, self.back, self.told) = (0, 0, 0);
+        (self.taken, self.back, self.told) = (0, 0, self.count);
         (self.running, self.is_lost) = (false, false);
         self.held.fill(false);
         self.early.fill(false);
     }
 
-    /// Makes the ring ready, before the device is told of it. `key` is that of bus addresses.
-    fn prepare(&mut self, key: u32) {
+    /// Makes the ring ready, before the device is told of any buffer. `key` is that of bus addresses.
+    pub fn prepare(&mut self, key: u32) {
         self.stop();
         self.record.fill(0);
         for index in 0..self.count as usize {
@@ -123,7 +123,7 @@ impl Receiver {
         }
     }
 
-    /// The same, and that of completions.
+    /// The same, and that of completions, before the device has them.
     pub fn lay_out(&mut self, key: u32) {
         self.prepare(key);
         self.completions.clear();

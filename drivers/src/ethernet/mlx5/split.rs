@@ -14,7 +14,7 @@ use crate::hal::{Clock, HashKey, Platform, Port, Severity};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Most pairs.
 const MOST: usize = 64;
@@ -25,13 +25,16 @@ pub struct Told {
     pub owners: Owners,
     named: Box<[[AtomicU32; 6]]>,
     key: AtomicU32,
+    /// A reset has begun, or is about to: its registers are left alone.
+    is_hushed: AtomicBool,
 }
 
 impl Told {
     fn new(others: usize) -> Self {
         let none = || [const { AtomicU32::new(0) }; 6];
         let named = (0..others).map(|_| none()).collect();
-        Told { owners: Owners::new(others), named, key: AtomicU32::new(0) }
+        let (key, is_hushed) = (AtomicU32::new(0), AtomicBool::new(false));
+        Told { owners: Owners::new(others), named, key, is_hushed }
     }
 
     fn name(&self, other: usize, named: Named) {
@@ -48,6 +51,12 @@ impl Told {
         Named { page, events, receive_completions, send_completions, send_queue, receive_queue }
     }
 
+    /// Whether the card's registers are to be left alone.
+    #[inline(always)]
+    pub fn is_hushed(&self) -> bool {
+        self.is_hushed.load(Ordering::Relaxed)
+    }
+
     /// The key of bus addresses.
     pub fn key(&self) -> u32 {
         self.key.load(Ordering::Relaxed)
@@ -59,6 +68,13 @@ impl Card {
     pub fn own_rings(&self) -> Option<Rings> {
         let queues = self.queues.as_ref()?;
         Some(Rings::of(&self.events, &queues.receiver, &queues.transmitter))
+    }
+
+    /// The other owners ring no doorbells while the card is reset.
+    pub fn hush_others(&self) {
+        if let Some(told) = &self.told {
+            told.is_hushed.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The other owners hear that the card reaches no memory.
@@ -104,6 +120,7 @@ impl Card {
     pub fn tell_others(&self) {
         self.tell_link();
         if let Some(told) = &self.told {
+            told.is_hushed.store(false, Ordering::Relaxed);
             told.owners.live();
         }
     }

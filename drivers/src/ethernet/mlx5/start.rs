@@ -76,6 +76,7 @@ pub async fn again(mut card: Box<Card>) -> (Box<Card>, Result<(), Error>) {
 impl Card {
     async fn reach(&mut self) -> Result<(), Error> {
         self.forget();
+        self.hush_others();
         let kept = reset::begin(&self.function).ok_or(Error::NoReset)?;
         self.wait(reset::TIME).await;
         // What was on its way to memory has come there.

@@ -94,7 +94,9 @@ pub fn open(
     _: &dyn Clock,
 ) -> Result<Box<dyn Port + Send>, OpenError> {
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
-    Ok(Box::new(Vmxnet3::open(function, platform, wanted_mtu)?))
+    // One that is refused is kept from memory, whatever it was told before us.
+    let opened = Vmxnet3::open(function, platform, wanted_mtu).inspect_err(|_| function.disable());
+    Ok(Box::new(opened?))
 }
 
 /// A device.

@@ -62,3 +62,23 @@ impl fmt::Display for Mad {
         write!(f, "CM attribute {:#x} transaction {:#x}", self.attribute, self.transaction)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Base version, class, class version and method have to be those of the connection manager.
+    #[test]
+    fn what_is_none_of_the_connection_manager_s_is_not_read() {
+        let (mad, mut bytes) = (Mad { transaction: 7, attribute: 0x10 }, [0; LEN]);
+        mad.emit(&[9; DATA_LEN], &mut bytes);
+        assert_eq!(Mad::parse(&bytes), Ok((mad, [9; DATA_LEN])));
+        let wrong = [Error::Version, Error::Opcode, Error::Version, Error::Opcode];
+        for (at, expected) in wrong.into_iter().enumerate() {
+            let mut other = bytes;
+            other[at] ^= 1;
+            assert_eq!(Mad::parse(&other), Err(expected), "byte {at}");
+        }
+        assert_eq!(Mad::parse(&bytes[1..]), Err(Error::Truncated));
+    }
+}

@@ -94,7 +94,8 @@ fn a_request_is_accepted_or_rejected_once() {
         let refused = node.roce.accept(connection, node.qp, &parameters, b"", now);
         assert_eq!(refused, Err(VerbsError::Invalid), "{parameters:?}");
     }
-    node.roce.accept(connection, node.qp, &parameters, b"", now).unwrap();
+    let most = ConnectionParameters { responder_resources: 16, min_rnr_timer: 31, ..parameters };
+    node.roce.accept(connection, node.qp, &most, b"", now).unwrap();
     let other = node.roce.create_qp(&Pair::init(node.pd, node.cq), &mut Rng::new(5)).unwrap();
     let again = node.roce.accept(connection, other, &parameters, b"", now);
     assert_eq!(again, Err(VerbsError::WrongState));

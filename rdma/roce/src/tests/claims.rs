@@ -38,7 +38,7 @@ pub(super) const OTHER: u8 = 3;
 
 /// Linux's REQ for port 1234 from 10.0.0.`host`, under the names `n` for connection and queue pair; `change`
 /// is what it lies about.
-fn req(host: u8, n: u32, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+pub(super) fn req(host: u8, n: u32, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut bytes = session()[0].clone();
     for at in [29, DATA + 71, PRIVATE + 19] {
         bytes[at] = host;
@@ -109,7 +109,7 @@ pub(super) fn event(pair: &mut Pair) -> Option<ConnectionEvent> {
 }
 
 /// The request that has arrived, if any, and who it is from.
-fn asked(pair: &mut Pair) -> Option<(ConnectionId, ConnectionParameters, u8)> {
+pub(super) fn asked(pair: &mut Pair) -> Option<(ConnectionId, ConnectionParameters, u8)> {
     match event(pair)? {
         ConnectionEvent::Request { connection, parameters, from, .. } => match from.ip() {
             core::net::IpAddr::V4(ip) => Some((connection, parameters, ip.octets()[3])),
@@ -135,7 +135,7 @@ pub(super) fn accept(
 }
 
 /// A connection of a host, as far as its RTU.
-fn established(pair: &mut Pair, host: u8, n: u32) -> (ConnectionId, QpId, u32) {
+pub(super) fn established(pair: &mut Pair, host: u8, n: u32) -> (ConnectionId, QpId, u32) {
     pair.deliver(0, &req(host, n, |_| ()));
     let (id, parameters, from) = asked(pair).expect("a request");
     assert_eq!(from, host);
@@ -159,7 +159,10 @@ fn an_address_is_what_the_frame_says() {
     pair.deliver(0, &req(HOST, 7, |bytes| bytes[DATA + 71] = 77));
     assert_eq!(refused(&mut pair), Some(RejectReason::INVALID_GID));
     assert!(event(&mut pair).is_none());
+    assert!(pair.nodes[0].roce.cm.has_refused());
     let refusal = pair.nodes[0].roce.refusals().pop().unwrap();
+    while pair.nodes[0].roce.refusals().pop().is_some() {}
+    assert!(!pair.nodes[0].roce.cm.has_refused());
     assert_eq!((refusal.reason, refusal.who), ("wrong_address", Some("10.0.0.2".parse().unwrap())));
     // Ours is nobody else's.
     pair.deliver(0, &req(1, 7, |_| ()));
@@ -274,7 +277,7 @@ fn an_answer_is_the_peers() {
 }
 
 /// Runs node 0 alone for a while; what it said, and when.
-fn silence(pair: &mut Pair, limit: Duration) -> Vec<(Duration, Message)> {
+pub(super) fn silence(pair: &mut Pair, limit: Duration) -> Vec<(Duration, Message)> {
     let start = pair.network.now;
     let mut all = Vec::new();
     loop {
@@ -290,7 +293,7 @@ fn silence(pair: &mut Pair, limit: Duration) -> Vec<(Duration, Message)> {
 }
 
 /// Times of hours and as many retries as can be said, by whoever it is.
-fn patient(bytes: &mut [u8]) {
+pub(super) fn patient(bytes: &mut [u8]) {
     bytes[DATA + 47] |= 31 << 3;
     bytes[DATA + 51] |= 15 << 4;
     bytes[DATA + 95] |= 31 << 3;
@@ -356,73 +359,6 @@ fn a_peer_is_given_longer_once() {
         let _ = said(&mut pair);
     }
     assert!(pair.network.now.since(start) < Duration::from_secs(120));
-}
-
-#[test]
-fn one_host_keeps_nobody_out() {
-    let limits =
-        Limits { connections: 16, connections_per_host: 6, half_open: 16, ..Limits::default() };
-    let mut pair = pair(limits);
-    let all: Vec<_> = (0..6).map(|n| established(&mut pair, HOST, 10 + n)).collect();
-    // It has what it may have; what stands stays.
-    pair.deliver(0, &req(HOST, 30, |_| ()));
-    assert_eq!(refused(&mut pair), Some(RejectReason::NO_RESOURCES));
-    assert_eq!(pair.nodes[0].roce.counters().refused_of_host, 1);
-    let refusal = pair.nodes[0].roce.refusals().pop().unwrap();
-    assert_eq!((refusal.what, refusal.reason), ("rdma_connection", "connections_per_host"));
-    // Others come in.
-    for n in 0..6 {
-        established(&mut pair, OTHER, 10 + n);
-    }
-    // One that it ends makes room at once, though the end is not confirmed.
-    let now = pair.network.now;
-    pair.nodes[0].roce.disconnect(all[0].0, now).unwrap();
-    assert!(matches!(event(&mut pair), Some(ConnectionEvent::Disconnected { .. })));
-    pair.deliver(0, &req(HOST, 30, |_| ()));
-    assert!(asked(&mut pair).is_some());
-    for (_, qp, _) in &all[1..] {
-        assert_eq!(pair.nodes[0].roce.qp_state(*qp), Ok(QpState::Rts));
-    }
-}
-
-/// As many addresses as there are, none of which ever answers, with all the patience that can be asked for.
-#[test]
-fn who_never_answers_gives_way() {
-    let limits =
-        Limits { connections: 32, connections_per_host: 16, half_open: 32, ..Limits::default() };
-    let mut pair = pair(limits);
-    let (_, standing, _) = established(&mut pair, HOST, 1);
-    for n in 0..200u32 {
-        let host = 10 + (n % 200) as u8;
-        pair.deliver(0, &req(host, n, patient));
-        while let Some(event) = event(&mut pair) {
-            match event {
-                ConnectionEvent::Request { connection, parameters, .. } if n % 2 == 0 => {
-                    let now = pair.network.now;
-                    let node = &mut pair.nodes[0];
-                    let init = Pair::init(node.pd, node.cq);
-                    let qp = node.roce.create_qp(&init, &mut Rng::new(n.into())).unwrap();
-                    let _ = node.roce.accept(connection, qp, &parameters, b"", now);
-                }
-                ConnectionEvent::Request { .. } | ConnectionEvent::Disconnected { .. } => (),
-                other => panic!("{other:?}"),
-            }
-        }
-        let _ = said(&mut pair);
-        assert!(pair.nodes[0].roce.connections() <= 32);
-    }
-    // Somebody who answers comes in, whoever gives way for that, and who was there is.
-    pair.deliver(0, &req(OTHER, 2, |_| ()));
-    let request = core::iter::from_fn(|| event(&mut pair)).find_map(|event| match event {
-        ConnectionEvent::Request { connection, parameters, .. } => Some((connection, parameters)),
-        _ => None,
-    });
-    let (id, parameters) = request.expect("a request");
-    let (_, wire_id) = accept(&mut pair, id, &parameters);
-    pair.deliver(0, &message_from(OTHER, &brief(2, wire_id, BriefKind::Rtu)));
-    assert!(matches!(event(&mut pair), Some(ConnectionEvent::Established { .. })));
-    assert_eq!(pair.nodes[0].roce.qp_state(standing), Ok(QpState::Rts));
-    assert!(pair.nodes[0].roce.counters().gave_way > 100);
 }
 
 /// Who does not hear our answers cannot know the next PSN: its packets do not stand for an RTU.
@@ -572,55 +508,6 @@ fn a_message_counts_only_for_the_connection_that_it_names() {
     let _ = said(&mut pair);
     pair.deliver(0, &again);
     assert!(asked(&mut pair).is_some());
-}
-
-/// A connection that was granted and gives way takes its queue pair with it.
-#[test]
-fn what_gives_way_leaves_no_queue_pair() {
-    let limits =
-        Limits { connections: 4, connections_per_host: 2, half_open: 2, ..Limits::default() };
-    let mut pair = pair(limits);
-    pair.deliver(0, &req(HOST, 1, |_| ()));
-    let (id, parameters, _) = asked(&mut pair).unwrap();
-    let (qp, _) = accept(&mut pair, id, &parameters);
-    for host in 10..14 {
-        pair.deliver(0, &req(host, 1, |_| ()));
-        let requests = core::iter::from_fn(|| event(&mut pair)).filter_map(|event| match event {
-            ConnectionEvent::Request { connection, parameters, .. } => {
-                Some((connection, parameters))
-            }
-            _ => None,
-        });
-        let (id, parameters) = requests.last().expect("a request");
-        accept(&mut pair, id, &parameters);
-    }
-    assert_eq!(pair.nodes[0].roce.qp_state(qp), Ok(QpState::Error));
-    // Of all hosts together, so many are half open.
-    assert_eq!(pair.nodes[0].roce.connections(), 2);
-}
-
-/// Whoever asks without end makes us keep no more than so much to say, and so many events.
-#[test]
-fn what_waits_is_bounded() {
-    let mut pair = pair(Limits { connections: 8, half_open: 4, ..Limits::default() });
-    for n in 0..1000 {
-        pair.deliver(0, &req(HOST, n + 1, |bytes| bytes[DATA + 15] ^= 1));
-    }
-    assert_eq!(said(&mut pair).len(), 128, "refusals");
-    for _ in 0..1000 {
-        pair.deliver(0, &req(HOST, 1, |_| ()));
-    }
-    assert_eq!(said(&mut pair).len(), 256, "answers to one that is repeated");
-    while pair.nodes[0].roce.refusals().pop().is_some() {}
-    // Nobody takes the events.
-    for n in 0..1000u32 {
-        pair.deliver(0, &req(10 + (n % 200) as u8, 1000 + n, |_| ()));
-        let _ = said(&mut pair);
-    }
-    assert_eq!(
-        pair.nodes[0].roce.refusals().pop().map(|refusal| refusal.reason),
-        Some("connections")
-    );
 }
 
 /// A packet for a connected queue pair comes from its peer, on its port, with its partition.

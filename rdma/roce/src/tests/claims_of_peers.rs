@@ -2,7 +2,7 @@
 
 use super::claims::{
     DATA, HOST, OTHER, PARAMETERS, TRANSACTION, accept, brief, event, finish, message_from, pair,
-    parse, refused, said,
+    parse, refused, said, silence,
 };
 use crate::testing::{Pair, Rng, frame};
 use crate::wire::cm::{About, BriefKind, Message, REP_PRIVATE_DATA, Rep};
@@ -10,6 +10,7 @@ use crate::wire::frame::Network;
 use crate::wire::icrc::Icrc;
 use crate::wire::mad;
 use crate::{Limits, TxBuffer};
+use core::time::Duration;
 use std::vec::Vec;
 use verbs::{ConnectionEvent, ConnectionManager, Provider, QpState, RejectReason};
 
@@ -37,6 +38,22 @@ fn answer(host: u8, message: &Message, asked: &[u8]) -> Vec<u8> {
     let mut bytes = message_from(host, message);
     bytes[TRANSACTION..TRANSACTION + 8].copy_from_slice(&asked[TRANSACTION..TRANSACTION + 8]);
     finish(bytes)
+}
+
+/// An answer repeats what its request is called: no two of ours are called the same.
+#[test]
+fn each_request_has_a_name_of_its_own() {
+    let (mut pair, first) = asking();
+    let to = core::net::SocketAddr::new(pair.nodes[1].ip, 1);
+    let now = pair.network.now;
+    let node = &mut pair.nodes[0];
+    let qp = node.roce.create_qp(&Pair::init(node.pd, node.cq), &mut Rng::new(5)).unwrap();
+    node.roce.connect(qp, node.ip, to, &PARAMETERS, b"", now, &mut Rng::new(4)).unwrap();
+    let mut tx = TxBuffer::new();
+    assert!(node.roce.poll_transmit(0, now, &mut tx));
+    let second = frame(&tx);
+    assert_ne!(first[TRANSACTION..TRANSACTION + 8], second[TRANSACTION..TRANSACTION + 8]);
+    assert_ne!(name_of(&first), name_of(&second));
 }
 
 #[test]
@@ -77,6 +94,12 @@ fn more_time_is_the_peers_to_ask_for() {
         pair.nodes[0].roce.handle_timeout(deadline);
         let said = said(&mut pair);
         assert_eq!(matches!(said.as_slice(), [Message::Req(_)]), repeats, "{host}: {said:?}");
+        if !repeats {
+            // In time, 16.4 s later than otherwise.
+            let all = silence(&mut pair, Duration::from_secs(20));
+            let first = all.first().map(|(at, message)| (at.as_millis(), message));
+            assert!(matches!(first, Some((16_384, Message::Req(_)))), "{all:?}");
+        }
     }
 }
 

@@ -214,3 +214,28 @@ fn a_lost_last_ack_is_said_again() {
     assert_eq!(pair.nodes[1].roce.counters().sent.acknowledges, 3);
     assert_eq!(pair.nodes[0].roce.counters().dropped.unexpected_answer, 0);
 }
+
+/// What a queue pair waits for itself has nothing to do with what it has said.
+#[test]
+fn an_ack_is_not_said_again_because_none_comes() {
+    let mut pair = Pair::new(6, 1500, false);
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    let into = pair.nodes[1].arena.alloc(64, 64).unwrap();
+    let send = |pair: &mut Pair, n: usize| {
+        let node = &mut pair.nodes[n];
+        let payload = Payload::Inline(b"heard?");
+        let operation = SendOperation::Send { payload, with: SendWith::Nothing };
+        node.roce.post_send(node.qp, &request(1, operation)).unwrap();
+    };
+    let b = &mut pair.nodes[1];
+    b.roce.post_recv(b.qp, &RecvRequest { id: 1, into: &[into] }).unwrap();
+    send(&mut pair, 0);
+    assert!(!pair.run(Duration::from_secs(1), |_| false));
+    assert_eq!(pair.nodes[1].roce.counters().acks_repeated, 2);
+    pair.network.mute(0, true);
+    send(&mut pair, 1);
+    pair.run(Duration::from_secs(2), |_| false);
+    let counters = pair.nodes[1].roce.counters();
+    assert!(counters.timeouts > 0);
+    assert_eq!(counters.acks_repeated, 2);
+}

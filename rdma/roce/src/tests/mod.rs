@@ -11,6 +11,7 @@ mod header_prediction;
 mod memory_under_way;
 mod ports;
 mod refusals;
+mod room;
 mod scale;
 mod shared_acks;
 mod transport;

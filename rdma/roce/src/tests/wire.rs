@@ -85,6 +85,9 @@ fn first_frames_say_what_is_known_of_them() {
     assert_eq!((rep.remote_id, rep.target_ack_delay), (req.local_id, 15));
     assert_eq!(rep.starting_psn, 3504247);
     assert!(matches!(message(2), Message::Brief(Brief { kind: BriefKind::Rtu, .. })));
+    for (n, said) in [(0, "CM REQ"), (1, "CM REP"), (2, "CM Rtu")] {
+        assert!(message(n).to_string().starts_with(said), "{}", message(n));
+    }
     let bth = Bth::parse(Frame::parse(&frames[6]).unwrap().transport()).unwrap();
     assert_eq!(format!("{bth}"), "SEND only qp 0x11 psn 3504247 ackreq");
 }

@@ -98,13 +98,10 @@ impl fmt::Display for BadConfig {
 impl Config {
     /// Whether stock clients can work with these settings.
     pub fn check(&self) -> Result<(), BadConfig> {
-        let whole = u64::from(self.chunk_size) * u64::from(self.queue_depth);
         let complaint = if self.queue_depth < 2 {
             "queue_depth: at least 2 (Linux clients hang with 1)"
         } else if self.chunk_size < 2 * MAX_HEADER || !self.chunk_size.is_power_of_two() {
             "chunk_size: a power of two, at least 8192"
-        } else if whole > u64::from(u32::MAX) {
-            "queue_depth times chunk_size: less than 4 GiB"
         } else if !Addressing::new(self.queue_depth).reaches(self.chunk_size) {
             "queue_depth times chunk_size: at most 2^28 bytes, each rounded up to a power of two"
         } else if !(1..=MAX_PATHS).contains(&self.max_paths) {
@@ -132,10 +129,59 @@ mod tests {
     use super::*;
     use alloc::string::ToString;
 
+    /// The settings that are given, but for one.
+    fn with(change: impl FnOnce(&mut Config)) -> Config {
+        let mut config = Config::default();
+        change(&mut config);
+        config
+    }
+
+    /// Each setting may be as small and as large as it says, and no more.
     #[test]
     fn what_is_wrong_with_a_setting_is_said() {
-        let bad = Config { queue_depth: 1, ..Config::default() }.check().unwrap_err();
-        assert!(bad.to_string().starts_with("queue_depth: at least 2"), "{bad}");
+        let nothing = Duration::ZERO;
+        let shortest = Duration::from_nanos(1);
+        let cases: [(&str, Config, Config); 11] = [
+            ("queue_depth", with(|c| c.queue_depth = 2), with(|c| c.queue_depth = 1)),
+            ("chunk_size", with(|c| c.chunk_size = 8192), with(|c| c.chunk_size = 4096)),
+            ("chunk_size", with(|c| c.chunk_size = 1 << 14), with(|c| c.chunk_size = 12_288)),
+            ("queue_depth", with(|c| c.chunk_size = 1 << 19), with(|c| c.chunk_size = 1 << 20)),
+            ("max_paths", with(|c| c.max_paths = 128), with(|c| c.max_paths = 129)),
+            ("max_paths", with(|c| c.max_paths = 1), with(|c| c.max_paths = 0)),
+            ("max_connections", with(|c| c.max_connections = 2), with(|c| c.max_connections = 1)),
+            (
+                "max_connections",
+                with(|c| c.max_connections = 4096),
+                with(|c| c.max_connections = 4097),
+            ),
+            ("oversubscribe", with(|c| c.oversubscribe = 2), with(|c| c.oversubscribe = 0)),
+            (
+                "heartbeat_interval",
+                with(|c| c.heartbeat_interval = shortest),
+                with(|c| c.heartbeat_interval = nothing),
+            ),
+            (
+                "heartbeat_interval",
+                with(|c| c.handshake_timeout = shortest),
+                with(|c| c.handshake_timeout = nothing),
+            ),
+        ];
+        for (key, least, wrong) in cases {
+            assert_eq!(least.check(), Ok(()), "{key}");
+            let said = wrong.check().unwrap_err().to_string();
+            assert!(said.starts_with(key), "{key}: {said}");
+        }
+        let at_least_one: [fn(&mut Config, u16); 4] = [
+            |c, n| c.max_sessions = n.into(),
+            |c, n| c.sessions_per_host = n.into(),
+            |c, n| c.receives = n,
+            |c, n| c.completions = n.into(),
+        ];
+        for (n, set) in at_least_one.into_iter().enumerate() {
+            assert_eq!(with(|c| set(c, 1)).check(), Ok(()), "setting {n}");
+            let said = with(|c| set(c, 0)).check().unwrap_err().to_string();
+            assert!(said.starts_with("max_sessions, "), "setting {n}: {said}");
+        }
     }
 
     #[test]
@@ -157,6 +203,5 @@ mod tests {
         assert!(config(2, 8192) && config(64, 1 << 20) && config(2048, 1 << 17));
         assert!(!config(1, 8192) && !config(8, 4096) && !config(8, 10_000));
         assert!(!config(4096, 1 << 17), "28 bits name a place in the chunks");
-        assert!(Config { max_connections: 1, ..Config::default() }.check().is_err());
     }
 }

@@ -33,18 +33,21 @@ impl Server {
     }
 
     /// Ends the paths of connections that have ended. What their completions said of the cause came first:
-    /// of these it is known only who ended them.
+    /// of these it is known only who ended them. It need not have been this one of a path's connections.
     pub(super) fn close_ended<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         while let Some(id) = self.ended.pop_front() {
             let Some(connection) = self.by_id.get(&id).and_then(|&key| self.connections.get(key))
             else {
                 continue;
             };
-            let reason = match ctx.provider.failed_by_itself(connection.qp) {
-                true => CloseReason::Refused,
-                false => CloseReason::Peer,
-            };
-            self.close_path(connection.path, reason, ctx);
+            let path = connection.path;
+            let mut all = self.paths[path].connections.iter().flatten();
+            let reason =
+                match all.any(|&key| ctx.provider.failed_by_itself(self.connections[key].qp)) {
+                    true => CloseReason::Refused,
+                    false => CloseReason::Peer,
+                };
+            self.close_path(path, reason, ctx);
         }
     }
 

@@ -408,7 +408,7 @@ fn look_at<P: RdmaDevice + ?Sized>(
     };
     *slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
     let sound = matches!(&header, Ok(header) if fill(slot, header, offset, session.chunk_size))
-        && (slot.kind == RequestKind::Read || slot.data_len == 0 || contents.start == 0);
+        && (slot.kind == RequestKind::Read || contents.start == 0);
     slot.state = if sound { SlotState::AwaitsSendCredit } else { SlotState::Malformed };
     if connection.queued.is_some() || !connection.has_room(ANSWER) {
         path.stats.parked += 1;

@@ -63,14 +63,14 @@ impl Server {
         u64::from(self.config.queue_depth) * u64::from(self.config.chunk_size)
     }
 
-    /// Whether a host may have the memory of `more` further sessions.
-    fn within_limit(&self, host: IpAddr, more: u64) -> Result<(), Refused> {
+    /// Whether a host may have the memory of a further session.
+    fn within_limit(&self, host: IpAddr) -> Result<(), Refused> {
         let Some(limit) = self.config.memory_per_host else { return Ok(()) };
         let owner = accountable(host);
         let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner);
         let taken: u64 = of_host.map(|(_, session)| session.promise()).sum();
         let taken = taken + self.share_elsewhere(host).bytes;
-        if taken + more * self.session_bytes() > limit { Err(TOO_MUCH) } else { Ok(()) }
+        if taken + self.session_bytes() > limit { Err(TOO_MUCH) } else { Ok(()) }
     }
 
     /// Whether a session has fallen silent on all its paths: its host may be back to replace it.
@@ -90,7 +90,7 @@ impl Server {
         if of_host.any(|(_, session)| self.is_silent(session, ctx.now)) {
             return Ok(());
         }
-        self.within_limit(host, 1)?;
+        self.within_limit(host)?;
         let bytes = self.session_bytes();
         let there = match self.shared {
             Some(shared) => self.promised() + bytes <= shared,
@@ -109,7 +109,7 @@ impl Server {
         if session.standing != Chunks::Wanting {
             return Ok(());
         }
-        self.within_limit(session.host, 1)?;
+        self.within_limit(session.host)?;
         let bytes = self.session_bytes();
         match self.shared {
             Some(shared) if self.promised() + bytes <= shared => {

@@ -263,6 +263,54 @@ mod tests {
         assert_eq!(size_of::<Slot>(), 32);
     }
 
+    /// What is on its way and what is kept for answers count together; numbers of sends wrap.
+    #[test]
+    fn there_is_room_for_as_many_sends_as_the_queue_holds() {
+        for posted in [0u32, 20, u32::MAX - 2] {
+            for (under_way, reserved, room, roomy) in [
+                (0, 0, 8, true),
+                (2, 2, 4, true),
+                (3, 2, 3, false),
+                (5, 3, 0, false),
+                (0, 5, 3, false),
+            ] {
+                let completed = posted.wrapping_sub(under_way);
+                let connection = Connection { posted, completed, reserved, ..connection(8) };
+                let case = (posted, under_way, reserved);
+                assert!(connection.has_room(room) && !connection.has_room(room + 1), "{case:?}");
+                assert_eq!(connection.is_roomy(), roomy, "{case:?}");
+            }
+        }
+    }
+
+    /// Every second send is signaled here, and whichever is asked to be.
+    #[test]
+    fn sends_are_signaled_often_enough_to_make_room() {
+        let mut connection = connection(8);
+        connection.posted = u32::MAX - 1;
+        connection.signaled = connection.posted;
+        let numbers = [u32::MAX, 0, 1, 2].map(|n| (n, n % 2 == 0));
+        assert_eq!(numbers.map(|_| connection.number_send()), numbers);
+        connection.signal_next();
+        assert_eq!([0; 3].map(|_| connection.number_send().1), [true, false, true]);
+    }
+
+    fn connection(send_room: u32) -> Connection {
+        Connection {
+            path: 0,
+            cid: 1,
+            qp: QpId(1),
+            id: ConnectionId(1),
+            send_room,
+            signal_interval: 2,
+            posted: 0,
+            completed: 0,
+            signaled: 0,
+            reserved: 0,
+            queued: None,
+        }
+    }
+
     #[test]
     fn work_ids_keep_what_they_are_made_of() {
         let id = WorkId::from_bits(WorkId::send(0x7fff_ffff, u32::MAX).to_bits());

@@ -2,8 +2,6 @@
 //! COUNT` does a thing COUNT times. Everything else that it does is the same for every COUNT, so that the difference
 //! between two runs is what the thing costs.
 
-mod allocations;
-
 use drivers::hal::{Arena, Instant, Window};
 use linx::riocm::{ConnectionConfig, Fragmentation, Transmit};
 use linx::{Config, EndpointId, Event, LinkConfig, LinkId, Node, PeerId, Phase, Sender, Transport};

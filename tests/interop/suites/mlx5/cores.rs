@@ -1,8 +1,12 @@
-//! The image's card on another core than the first, which does RoCE there, and a function for each of two cores.
+//! The image's card on another core than the first, which does RoCE there; and a card that two cores share, on which RoCE is
+//! software's.
 
 use super::*;
+use serde_json::json;
 
 const VOLUME: &str = "isthmus.volume.0.size=32MiB";
+/// Further addresses of the guest.
+const HOSTS: std::ops::Range<u32> = 10..42;
 
 /// Of a card of core 1: who says something to it first is found by the control plane, which is core 0's.
 #[test]
@@ -68,5 +72,63 @@ fn two_cores_have_a_function_each() -> Result<()> {
         ensure!(counter(&counters, &format!("{function}.complaints"))? == 0, "{counters}");
         ensure!(counter(&counters, &format!("{function}.roce_sent"))? > 20, "{counters}");
     }
+    Ok(())
+}
+
+/// Frames that each core has received.
+fn received(linux: &mut Linux) -> Result<[u64; 2]> {
+    let page = linux.sh(&format!("wget -q -O - http://{THERE}/metrics"))?;
+    let of = |core: usize| {
+        let name =
+            format!("isthmus_port_queue_receive_frames_total{{port=\"net0\",loop=\"{core}\"}}");
+        counter(&page, &name)
+    };
+    Ok([of(0)?, of(1)?])
+}
+
+/// Pings of each of many hosts, which have to be answered.
+fn pings(options: &str) -> String {
+    let hosts: Vec<String> = HOSTS.map(|host| host.to_string()).collect();
+    let ping = format!("ping {options} -I 10.1.0.$host {THERE} >/tmp/ping");
+    format!("for host in {}; do {ping} || {{ cat /tmp/ping; exit 1; }}; done", hosts.join(" "))
+}
+
+/// Each of the hosts reaches the image, and each core has some of them.
+fn hosts_are_spread(linux: &mut Linux) -> Result<()> {
+    let before = received(linux)?;
+    linux.sh(&pings("-c 2 -i 0.1 -W 5"))?;
+    let after = received(linux)?;
+    let few = |core: usize| after[core] < before[core] + 10;
+    ensure!(!few(0) && !few(1), "frames of each core: {before:?}, {after:?}");
+    Ok(())
+}
+
+#[test]
+fn two_cores_share_a_card_and_come_through_a_reset() -> Result<()> {
+    let model = model(2, &[])?;
+    let words = format!("{VOLUME} isthmus.net.0.core=0,1");
+    let mut vm = image_on(2, &model, 4200, &words)?;
+    let mut linux = Linux::beside_image(model, 4200)?;
+    let interfaces = vm.run("show interfaces --json")?.json()?;
+    ensure!(interfaces[0]["loop"] == json!([0, 1]), "{interfaces}");
+    ensure!(interfaces[0]["roce"] == "software", "{interfaces}");
+    vm.run("show log")?
+        .contains("net0: RoCE in software: in hardware it is for ports of one core")?;
+    let hosts = HOSTS.map(|host| format!("ip addr add 10.1.0.{host}/24 dev eth0"));
+    linux.sh(&hosts.collect::<Vec<_>>().join("\n"))?;
+    hosts_are_spread(&mut linux)?;
+    linux.guest.soft_roce()?;
+    maps_and_verifies(&mut linux)?;
+    linux.model.order(1, "all-ones")?;
+    faults::until(&mut vm, |port| port["resets"] != 0)?;
+    vm.run("show log")?.contains("does not answer")?;
+    linux.guest.wait_until(&pings("-c 1 -W 1"), LIMIT)?;
+    hosts_are_spread(&mut linux)?;
+    maps_and_verifies(&mut linux)?;
+    vm.run("show log")?.contains("works again")?.lacks("ERROR")?;
+    drop(vm);
+    let counters = linux.end()?;
+    ensure!(counter(&counters, "function1.complaints")? == 0, "{counters}");
+    ensure!(counter(&counters, "function1.refused")? == 0, "{counters}");
     Ok(())
 }

@@ -37,17 +37,26 @@ fn is_back(cards: &mut Cards) -> Result<()> {
     unmap(&mut cards.linux.guest, 0)
 }
 
+/// Waits until the image says so of its first port. A line of the log may stand in what it says: then it is asked again.
+pub fn until(vm: &mut Vm, is_so: impl Fn(&serde_json::Value) -> bool) -> Result<()> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        let said = vm.run("show interfaces --json")?;
+        if said.json().is_ok_and(|interfaces| is_so(&interfaces[0])) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < end, "{}", said.text);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
 /// The image's card does something wrong under load, for which it is reset.
 pub fn a_card_is_reset(cpus: u32, words: &str, fault: &str, says: &str) -> Result<()> {
     let mut cards = Cards::boot_on(cpus, &[], &format!("{VOLUME} {words}"))?;
     load(&mut cards.linux)?;
     cards.linux.sh("sleep 1")?;
     cards.linux.model.order(1, fault)?;
-    let end = Instant::now() + LIMIT;
-    while cards.vm.run("show interfaces --json")?.json()?[0]["resets"] == 0 {
-        ensure!(Instant::now() < end, "the card was not reset");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    until(&mut cards.vm, |port| port["resets"] != 0)?;
     cards.vm.run("show log")?.contains(says)?;
     is_back(&mut cards)?;
     let interfaces = cards.vm.run("show interfaces --json")?.json()?;
@@ -77,15 +86,7 @@ fn a_card_that_is_gone_leaves_the_rest_of_the_image_alone() -> Result<()> {
     load(&mut cards.linux)?;
     cards.linux.sh("sleep 1")?;
     cards.linux.model.order(1, "gone")?;
-    let end = Instant::now() + LIMIT;
-    loop {
-        let interfaces = cards.vm.run("show interfaces --json")?.json()?;
-        if interfaces[0]["link"] == "down" || interfaces[0]["link"] == false {
-            break;
-        }
-        ensure!(Instant::now() < end, "{interfaces}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    until(&mut cards.vm, |port| port["link"] == "down" || port["link"] == false)?;
     cards.vm.run("show volumes")?.contains("ram0")?;
     cards.vm.run("show log")?.contains("does not answer any more")?;
     Ok(())

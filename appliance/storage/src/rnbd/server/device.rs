@@ -171,6 +171,8 @@ impl Server {
             true => sectors,
             false => 0,
         };
+        // Exports with blocks that do not fit were refused; physical blocks are advice.
+        let block = |bytes| u16::try_from(bytes).unwrap_or(1 << 15);
         OpenResponse {
             device,
             sectors: geometry.sectors,
@@ -182,9 +184,8 @@ impl Server {
             max_discard_sectors: if_can(Features::DISCARD, geometry.max_discard_sectors),
             discard_granularity: geometry.discard_granularity,
             discard_alignment: 0,
-            // Exports with blocks that do not fit were refused; physical blocks are advice.
-            physical_block: u16::try_from(geometry.physical_block).unwrap_or(1 << 15),
-            logical_block: u16::try_from(geometry.logical_block).unwrap_or(1 << 15),
+            physical_block: block(geometry.physical_block),
+            logical_block: block(geometry.logical_block),
             max_segments: MAX_SEGMENTS,
             secure_discard: self.secure_erase && geometry.features.contains(Features::SECURE_ERASE),
             cache_policy: match write_back {

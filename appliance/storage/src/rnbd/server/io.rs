@@ -153,8 +153,8 @@ impl Server {
             Ok(Submitted::Lent(lent)) if tag & READS != 0 && lent.len() == data.len() => {
                 Outcome::Answer(Ok(lent), Some(volume))
             }
-            Ok(Submitted::Done) if tag & READS != 0 => Outcome::Answer(Ok(data), Some(volume)),
-            Ok(Submitted::Done) => Outcome::Answer(Ok(Window::empty()), Some(volume)),
+            // Of a write nothing is sent.
+            Ok(Submitted::Done) => Outcome::Answer(Ok(data), Some(volume)),
             Ok(Submitted::Lent(_)) => refuse(Errno::EIO),
             Ok(Submitted::Pending) => Outcome::Pending,
             Err(VolumeError::Busy) => {

@@ -169,6 +169,7 @@ impl Server {
         self.books.get(volume.index()).map(|books| &books.stats)
     }
 
+    #[inline]
     fn books_of(&mut self, volume: VolumeId) -> &mut Books {
         let index = volume.index();
         if index >= self.books.len() {

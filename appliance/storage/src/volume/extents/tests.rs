@@ -56,15 +56,14 @@ impl Model {
     /// The power goes: of what was not flushed, a part of the sectors is on the medium, and one
     /// sector is torn.
     fn cut(&mut self, seed: u64) {
-        let mut random = seed | 1;
+        let mut random = netsim::Rng::new(seed);
         let mut torn = false;
         for sector in 0..SECTORS as usize {
             let at = sector * 512..sector * 512 + 512;
             if self.cache[at.clone()] == self.durable[at.clone()] {
                 continue;
             }
-            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            match random >> 62 {
+            match random.within(0..4) {
                 0 if !torn => {
                     torn = true;
                     let half = sector * 512..sector * 512 + 100;
@@ -261,6 +260,33 @@ fn space_is_zeroed_joined_and_used_again() {
         assert_eq!(refused(Change::Create("a", 1)), "the disk has a volume of that name");
         assert_eq!(refused(Change::Grow("a", 1)), "a volume is not empty and does not shrink");
         assert_eq!(refused(Change::Delete("x")), "the disk has no volume of that name");
+    }
+}
+
+/// What was deleted in several places, and is one volume's now, shows nothing of what was there.
+#[test]
+fn all_pieces_of_a_volume_are_zeroed() {
+    for zeroes in [true, false] {
+        netsim::label!(zeroes);
+        let (mut disk, mut store) = claimed(0xaa, zeroes);
+        let mut change = |disk: &mut Model, change| {
+            assert_eq!(make(&mut store, disk, change), StoreEvent::Done, "{change:?}");
+            store.table().volumes().to_vec()
+        };
+        for name in ["a", "b", "c", "d", "e"] {
+            change(&mut disk, Change::Create(name, UNIT_SECTORS));
+        }
+        change(&mut disk, Change::Create("rest", 10 * UNIT_SECTORS));
+        for name in ["a", "c", "e"] {
+            change(&mut disk, Change::Delete(name));
+        }
+        for unit in [1, 3, 5].map(|n| n * UNIT as usize) {
+            disk.cache[unit..unit + UNIT as usize].fill(0xaa);
+        }
+        let volumes = change(&mut disk, Change::Create("f", 3 * UNIT_SECTORS));
+        let entry = volumes.iter().find(|volume| volume.name == "f").unwrap();
+        assert_eq!(entry.extents.len(), 3);
+        assert!(bytes(&disk, entry).concat().iter().all(|&byte| byte == 0));
     }
 }
 

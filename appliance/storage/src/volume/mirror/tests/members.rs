@@ -264,3 +264,55 @@ fn members_that_are_equal_are_in_sync_at_once() {
         world.settle();
     }
 }
+
+/// Of members that may differ the newer one is copied to the other.
+#[test]
+fn the_newer_member_is_copied_to_the_other() {
+    for newer in 0..2 {
+        netsim::label!(newer);
+        let mut world = World::new();
+        let mut record = world.disks[0].record();
+        record.alone = false;
+        record.dirty.set(1);
+        for n in 0..2 {
+            record.generation += u64::from(n == newer);
+            world.disks[n].put_record(&record);
+            record.generation -= u64::from(n == newer);
+        }
+        world.reboot();
+        world.tend();
+        world.disks.iter().for_each(|disk| assert_eq!(disk.end(any, None), 1, "records are read"));
+        assert_eq!(world.mirror.poll(), None);
+        world.tend();
+        let mut members = [MemberState::Syncing; 2];
+        members[newer] = MemberState::InSync;
+        assert_eq!(world.states(), (MirrorState::Running, members));
+        world.settle();
+        assert_eq!(world.states(), (MirrorState::Running, [MemberState::InSync; 2]));
+        assert_eq!(world.mirror.status().get().copied, 1);
+    }
+}
+
+/// A record is written in place of the older one, also by a mirror that was started since.
+#[test]
+fn a_record_takes_the_place_of_the_older_one() {
+    let mut world = World::new();
+    let mut generation = 0;
+    for n in 0..8 {
+        netsim::label!(n);
+        world.write(8 * (n % 4) + 1, 0xaa);
+        assert_eq!(world.run(), [Ok(())]);
+        // Every second time the region is taken out of the record again.
+        if n % 2 == 1 {
+            world.settle();
+        }
+        for disk in &world.disks {
+            assert!(disk.record().generation > generation);
+        }
+        generation = world.disks[0].record().generation;
+        world.reboot();
+        world.run();
+        world.settle();
+        assert_eq!(world.states(), (MirrorState::Running, [MemberState::InSync; 2]));
+    }
+}
