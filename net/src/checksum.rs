@@ -7,14 +7,34 @@ use core::net::IpAddr;
 #[inline]
 pub fn sum(bytes: &[u8]) -> u64 {
     // The order of bytes does not matter to the sum (section 2 B), and 2^16 = 1 modulo 2^16 - 1: so
-    // words of 32 bits do as well, in the machine's own order, which compilers do in SIMD registers.
-    let (words, rest) = bytes.as_chunks::<4>();
-    let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+    // words of 64 bits do as well, in the machine's own order, with the carry added back. Four at a time,
+    // since the image's last pass makes no SIMD of loops.
+    let mut sum = 0;
+    let mut add = |word: u64| {
+        let (all, carry) = u64::overflowing_add(sum, word);
+        sum = all + u64::from(carry);
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    let (blocks, words) = words.as_chunks::<4>();
+    for [one, two, three, four] in blocks {
+        add(u64::from_ne_bytes(*one));
+        add(u64::from_ne_bytes(*two));
+        add(u64::from_ne_bytes(*three));
+        add(u64::from_ne_bytes(*four));
+    }
+    for word in words {
+        add(u64::from_ne_bytes(*word));
+    }
+    let (words, rest) = rest.as_chunks::<4>();
+    for word in words {
+        add(u32::from_ne_bytes(*word).into());
+    }
     let mut last = [0; 4];
     for (to, from) in last.iter_mut().zip(rest) {
         *to = *from;
     }
-    u64::from(u16::from_be(fold(sum + u64::from(u32::from_ne_bytes(last)))))
+    add(u32::from_ne_bytes(last).into());
+    u64::from(u16::from_be(fold(sum)))
 }
 
 /// The sum in 16 bits, carries added back. A packet that includes its own checksum gives 0xffff.
