@@ -9,8 +9,9 @@ use drivers::hal::{
 use drivers::registry::Class;
 use metal::Metal;
 use models::nvme::{Config, Fault, Nvme, Shape};
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -500,8 +501,11 @@ fn two_threads_and_a_drive_that_misbehaves() {
     let buffers: Vec<Window> = (0..16).map(|_| cores.buffer(4096)).collect();
     let (mine, theirs) = buffers.split_at(8);
     let finished = AtomicBool::new(false);
+    // What the other thread has read, which may get its processor late.
+    let read_there = AtomicU64::new(0);
     let user = |disk: &mut dyn Disk,
                 buffers: &[Window],
+                read_here: &AtomicU64,
                 stop: &dyn Fn(u64) -> bool,
                 turn: &mut dyn FnMut(&mut dyn Disk, u64)| {
         let mut under_way = vec![None; buffers.len()];
@@ -533,6 +537,7 @@ fn two_threads_and_a_drive_that_misbehaves() {
                 buffers[place].read(0, &mut bytes).expect("inside");
                 assert!(done.result.is_err() || bytes == [0xa5; 512], "wrong data");
                 ended[usize::from(done.result.is_ok())] += 1;
+                read_here.store(ended[1], Ordering::Relaxed);
             }
             round += 1;
             if over && under_way.iter().all(Option::is_none) {
@@ -544,7 +549,7 @@ fn two_threads_and_a_drive_that_misbehaves() {
     let time = |round: u64| drivers::hal::Instant::from_nanos(round * 100_000_000);
     let (first, second) = std::thread::scope(|scope| {
         let clock_there = machine.clock();
-        let finished = &finished;
+        let (finished, read_there) = (&finished, &read_there);
         let there = scope.spawn(move || {
             let mut disks = queue.disks();
             let mut turn = |disk: &mut dyn Disk, round: u64| {
@@ -553,7 +558,13 @@ fn two_threads_and_a_drive_that_misbehaves() {
                     disk.watch(time(round));
                 }
             };
-            user(&mut *disks[0], theirs, &|_| finished.load(Ordering::Relaxed), &mut turn)
+            user(
+                &mut *disks[0],
+                theirs,
+                read_there,
+                &|_| finished.load(Ordering::Relaxed),
+                &mut turn,
+            )
         });
         let faults = [
             Fault::Fatal,
@@ -563,7 +574,9 @@ fn two_threads_and_a_drive_that_misbehaves() {
             Fault::NeverCompletes,
             Fault::NamesQueue(7),
         ];
+        let last = Cell::new(0);
         let mut turn = |disk: &mut dyn Disk, round: u64| {
+            last.set(round);
             drivers::hal::Clock::now(&clock);
             if round.is_multiple_of(1000) && round < ROUNDS {
                 let fault = faults[(round / 1000) as usize % faults.len()];
@@ -573,10 +586,11 @@ fn two_threads_and_a_drive_that_misbehaves() {
                 disk.watch(time(round));
             }
         };
-        let first = user(&mut *cores.owner[0].disk, mine, &|round| round > ROUNDS, &mut turn);
+        let stop = |round| round > ROUNDS && read_there.load(Ordering::Relaxed) > 100;
+        let first = user(&mut *cores.owner[0].disk, mine, &AtomicU64::new(0), &stop, &mut turn);
         finished.store(true, Ordering::Relaxed);
         // The owner looks after the drive until the other has ended as well.
-        let mut round = ROUNDS + 1000;
+        let mut round = last.get() + 1000;
         while !there.is_finished() {
             round += 1;
             drivers::hal::Clock::now(&clock);

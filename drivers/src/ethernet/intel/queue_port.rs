@@ -174,8 +174,9 @@ impl Port for QueuePort {
         self.transmitter.progress()
     }
 
+    /// While the chip is reset, or stopped, no interrupt says that it is live again.
     fn wakes(&self) -> bool {
-        self.signal.wakes()
+        self.signal.wakes() && self.is_live()
     }
 
     fn watch(&mut self, _: Instant) {

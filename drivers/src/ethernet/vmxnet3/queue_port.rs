@@ -234,8 +234,9 @@ impl Port for QueuePort {
         self.transmitter.progress()
     }
 
+    /// While the device is reset, or stopped, no interrupt says that it is live again.
     fn wakes(&self) -> bool {
-        self.interrupt.is_some()
+        self.interrupt.is_some() && self.is_live()
     }
 
     fn watch(&mut self, _: Instant) {
