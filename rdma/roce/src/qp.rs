@@ -60,7 +60,7 @@ impl Identity {
     }
 
     /// Puts a completion into the queue for receives; counts it if it is lost.
-    #[inline]
+    #[inline(always)]
     pub fn complete_receive(&self, env: &mut Env<'_>, completion: Completion) {
         if !env.cqs.push(self.recv_cq, completion, true) {
             env.counters.completions_lost += 1;

@@ -506,7 +506,7 @@ fn check_length(opcode: Opcode, length: usize, mtu: usize) -> Result<(), Fault> 
 }
 
 /// Completes a receive that succeeded.
-#[inline]
+#[inline(always)]
 fn complete(id: u64, operation: CompletedOperation, identity: &Identity, env: &mut Env<'_>) {
     let qp = identity.id;
     let status = Status::Success;
