@@ -1,7 +1,7 @@
 //! Protection domains, and the keys that are spare in them.
 
 use super::mkey;
-use super::send_queue::{LONGEST, Then};
+use super::send_queue::Then;
 use super::{ConnectX, Error, Job};
 use alloc::vec::Vec;
 use drivers::ethernet::mlx5::Command;
@@ -78,9 +78,9 @@ impl ConnectX {
     /// Has a spare key belong to a domain of the card.
     fn move_key(&mut self, place: u32, domain: u32) -> Result<(), VerbsError> {
         self.make_key_room(mkey::TAKE_BLOCKS)?;
-        let mut words = [0; LONGEST];
-        let control = mkey::move_to(self.pool.value(place), domain, &mut words);
-        self.key_queue.sends.write(&mut words, control, Then::Moved { key: place });
+        let (blocks, control) = mkey::move_to(self.pool.value(place), domain);
+        self.key_queue.sends.put(blocks, control);
+        self.key_queue.sends.end(Then::Moved { key: place });
         Ok(())
     }
 

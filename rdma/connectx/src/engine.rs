@@ -2,7 +2,7 @@
 
 use super::pair::{Gone, Pair, source};
 use super::ring::{Entry, Kind, status};
-use super::send_queue::{Success, Then};
+use super::send_queue::{Change, Success, Then};
 use super::{ConnectX, commands::Job, management, setup};
 use drivers::ethernet::mlx5::{Arm, PairEvent};
 use drivers::hal::Instant;
@@ -252,8 +252,8 @@ impl ConnectX {
             return self.function.reset();
         }
         while let Some((then, is_it)) = self.key_queue.sends.retire(entry.counter) {
-            if let Then::Key { key, gives, region, chunk, .. } = then {
-                self.key_is_changed(key, gives, region, chunk);
+            if let Then::Key(change) = then {
+                self.key_is_changed(&change);
             }
             if is_it {
                 return;
@@ -366,14 +366,14 @@ impl ConnectX {
                 let operation = CompletedOperation::Send;
                 self.complete(cq, Completion { id, qp, status, operation, datagram_from: None });
             }
-            Then::Key { key, gives, region, chunk, tells } => {
-                self.posted_change_is_done(region, chunk);
+            Then::Key(change) => {
+                self.posted_change_is_done(&change);
                 match status {
-                    Status::Success => self.key_is_changed(key, gives, region, chunk),
+                    Status::Success => self.key_is_changed(&change),
                     // It is done all the same.
-                    _ => self.change_anyway(then),
+                    _ => self.change_anyway(&change),
                 }
-                if let Some((id, rkey)) = tells {
+                if let Some((id, rkey)) = change.tells {
                     let operation = CompletedOperation::KeyChanged { rkey };
                     self.complete(
                         cq,
@@ -385,19 +385,19 @@ impl ConnectX {
         }
     }
 
-    /// A change of a key that its queue pair has not done, or perhaps has, is done by the key queue.
-    fn change_anyway(&mut self, then: Then) {
-        let Then::Key { key, gives, region, chunk, .. } = then else { return };
+    /// A change of keys that its queue pair has not done, or perhaps has, is done by the key queue.
+    fn change_anyway(&mut self, change: &Change) {
         if !self.is_up() {
             return;
         }
-        if gives && self.regions.get(region.0).is_none() {
+        let mut change = Change { tells: None, ..*change };
+        if let Some(key) = change.gives.filter(|_| self.regions.get(change.region.0).is_none()) {
             // It is nobody's.
             self.pool.dies(key);
-            let _ = self.change_key(region, chunk, key, false);
-            return;
+            let _ = self.change_keys(Change { takes: Some(key), gives: None, ..change });
+            change.gives = None;
         }
-        let _ = self.change_key(region, chunk, key, gives);
+        let _ = self.change_keys(change);
     }
 
     #[inline]
@@ -444,11 +444,9 @@ impl ConnectX {
         self.arena.free(gone.buffer.window);
         self.arena.free(gone.record);
         self.release(gone.pd);
-        for then in gone.undone {
-            if let Then::Key { region, chunk, .. } = then {
-                self.posted_change_is_done(region, chunk);
-            }
-            self.change_anyway(then);
+        for change in gone.undone {
+            self.posted_change_is_done(&change);
+            self.change_anyway(&change);
         }
     }
 

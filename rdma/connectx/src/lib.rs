@@ -20,10 +20,11 @@
 //! spare, of which there are half of [`Limits::spare_keys`] at least (else `NoRoom`), and its 8 bits at random from the
 //! values that it has not had yet. So:
 //! - A key that was rotated, remapped, revoked or deregistered opens nothing once that is in force, and its value does not
-//!   come again before the same key of the pool was used 256 times.
+//!   come again before the same key of the pool was used 96 times.
 //! - Who knows all keys that ever were, and all numbers of the pool, guesses the next one with a chance of 1 in
-//!   `spare_keys` / 2 × (256 - uses of that key) at best: 1 in 32,768 with 256 spare ones that are fresh. Software's keys
-//!   have 32 random bits. A wrong guess costs the guesser its connection.
+//!   `spare_keys` / 2 × (256 - uses of that key) at best, where uses are counted up to 192: with 256 spare ones 1 in
+//!   32,768 if they are fresh, 1 in 8,192 if not. Software's keys have 32 random bits. A wrong guess costs the guesser its
+//!   connection.
 //! - A key opens its region in its protection domain alone, for what the region allows; and the address of memory is
 //!   random too, from bit n on if 2^n bytes hold a chunk.
 //!

@@ -1,7 +1,7 @@
 //! Changes of memory keys as work requests (UMR; Linux: `drivers/infiniband/hw/mlx5/{umr,wr}.c`): a control segment, what is
 //! changed (48 bytes), the context of the key (64), and the pages that it stands for (64 bytes in the request).
 
-use super::send_queue::{Control, LONGEST};
+use super::send_queue::{Control, WORDS};
 use alloc::vec::Vec;
 use drivers::ethernet::mlx5::fields::set;
 use drivers::hal::Window;
@@ -20,15 +20,13 @@ const VARIANT: u64 = 1 << 13;
 const RIGHTS: u64 = 0x1f << 17;
 const FREE: u64 = 1 << 29;
 
-/// Words of the request: what is changed, the context, pages.
-const CHANGE: usize = 2;
-const CONTEXT: usize = 8;
-const PAGES: usize = 16;
+/// Blocks of a request: what is changed, behind the control segment; the context; pages.
+type Blocks<const COUNT: usize> = [[u64; WORDS]; COUNT];
 /// Bytes of pages, counted in 16: the list is padded to so many.
 const LIST: u64 = 4;
 /// Blocks that a key is given with, and taken back with.
-pub const GIVE_BLOCKS: u32 = 3;
-pub const TAKE_BLOCKS: u32 = 2;
+pub const GIVE_BLOCKS: u32 = GIVE as u32 / 4;
+pub const TAKE_BLOCKS: u32 = TAKE as u32 / 4;
 /// Segments of both.
 const GIVE: usize = 12;
 const TAKE: usize = 8;
@@ -75,38 +73,45 @@ fn rights(access: Access) -> u64 {
 }
 
 /// Gives a key.
-pub fn give(grant: &Grant, fence: u8, words: &mut [u64; LONGEST]) -> Control {
+#[inline]
+pub fn give(grant: &Grant, fence: u8) -> (Blocks<3>, Control) {
     let domain_mask = if grant.domain.is_some() { DOMAIN } else { 0 };
-    words[CHANGE] = INLINE | LIST << 16;
-    words[CHANGE + 1] =
-        LENGTH | PAGE_SIZE | START | INVALIDATION | VARIANT | RIGHTS | FREE | domain_mask;
-    let context = &mut words[CONTEXT..];
-    context[0] = rights(grant.access) << 32 | 0xff_ffff << 8 | u64::from(grant.key & 0xff);
-    // Peers may take it back.
-    context[1] = 1 << 24 | u64::from(grant.domain.unwrap_or(0));
-    context[2] = grant.address;
-    context[3] = grant.memory.len() as u64;
-    context[7] = u64::from(grant.shift) << 32;
+    let what = LENGTH | PAGE_SIZE | START | INVALIDATION | VARIANT | RIGHTS | FREE | domain_mask;
     let page = 1u64 << grant.shift;
     let first = grant.memory.bus_address() & !(page - 1);
-    (words[PAGES], words[PAGES + 1]) = (first, first.wrapping_add(page));
-    Control { opcode: UMR, segments: GIVE, immediate: grant.key, fence, ..Control::default() }
+    let blocks = [
+        [0, 0, INLINE | LIST << 16, what, 0, 0, 0, 0],
+        [
+            rights(grant.access) << 32 | 0xff_ffff << 8 | u64::from(grant.key & 0xff),
+            // Peers may take it back.
+            1 << 24 | u64::from(grant.domain.unwrap_or(0)),
+            grant.address,
+            grant.memory.len() as u64,
+            0,
+            0,
+            0,
+            u64::from(grant.shift) << 32,
+        ],
+        [first, first.wrapping_add(page), 0, 0, 0, 0, 0, 0],
+    ];
+    (blocks, request(GIVE, grant.key, fence))
 }
 
 /// Takes a key back.
-pub fn take(key: u32, fence: u8, words: &mut [u64; LONGEST]) -> Control {
-    words[CHANGE] = INLINE;
-    words[CHANGE + 1] = FREE;
-    words[CONTEXT] = 1 << 62;
-    Control { opcode: UMR, segments: TAKE, immediate: key, fence, ..Control::default() }
+#[inline]
+pub fn take(key: u32, fence: u8) -> (Blocks<2>, Control) {
+    let blocks = [[0, 0, INLINE, FREE, 0, 0, 0, 0], [1 << 62, 0, 0, 0, 0, 0, 0, 0]];
+    (blocks, request(TAKE, key, fence))
 }
 
 /// Has a key that is not given belong to a domain.
-pub fn move_to(key: u32, domain: u32, words: &mut [u64; LONGEST]) -> Control {
-    words[CHANGE] = INLINE;
-    words[CHANGE + 1] = DOMAIN;
-    words[CONTEXT + 1] = domain.into();
-    Control { opcode: UMR, segments: TAKE, immediate: key, ..Control::default() }
+pub fn move_to(key: u32, domain: u32) -> (Blocks<2>, Control) {
+    let blocks = [[0, 0, INLINE, DOMAIN, 0, 0, 0, 0], [0, domain.into(), 0, 0, 0, 0, 0, 0]];
+    (blocks, request(TAKE, key, 0))
+}
+
+fn request(segments: usize, key: u32, fence: u8) -> Control {
+    Control { opcode: UMR, segments, immediate: key, fence, ..Control::default() }
 }
 
 /// What makes a key that is not given, with room for the pages of one.

@@ -5,7 +5,7 @@ use super::memory::Buffer;
 use super::mkey;
 use super::receive_queue::{ReceiveQueue, Shape};
 use super::requests::{self, Most};
-use super::send_queue::{SendQueue, Then};
+use super::send_queue::{Change, SendQueue};
 use alloc::vec::Vec;
 use drivers::hal::{Arena, Window};
 use verbs::{
@@ -32,7 +32,7 @@ pub struct Gone {
     /// Completions that it could have had.
     pub completions: u32,
     /// Changes of keys that it had not done.
-    pub undone: Vec<Then>,
+    pub undone: Vec<Change>,
 }
 
 /// A queue pair.

@@ -5,7 +5,7 @@ use super::commands::{BRIEF, Job};
 use super::context::{self, Make, Service};
 use super::pair::{Gone, Memory, Pair, Size};
 use super::requests::{self, MAX_INLINE, Most};
-use super::send_queue::Then;
+use super::send_queue::{Change, Then};
 use super::setup::{CREATE_QP, RST2INIT_QP};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -148,9 +148,12 @@ impl ConnectX {
         self.cqs.release(pair.recv_cq, qp);
         let awaited = pair.sends.awaited();
         self.awaited = self.awaited.saturating_sub(awaited);
-        let is_change = |then: &Then| matches!(then, Then::Key { .. });
-        let undone: Vec<Then> =
-            core::iter::from_fn(|| pair.sends.give_up()).filter(is_change).collect();
+        let change = |then| match then {
+            Then::Key(change) => Some(change),
+            Then::User { .. } | Then::Moved { .. } => None,
+        };
+        let undone: Vec<Change> =
+            core::iter::from_fn(|| pair.sends.give_up()).filter_map(change).collect();
         let gone = Gone {
             id: qp,
             number: pair.number,

@@ -1,6 +1,6 @@
 //! The pool of memory keys. A key of the card has 24 bits that firmware chose when it was made, and 8 that software chooses
 //! with each use. So that peers cannot tell the next key from those that they know, it is drawn from those that are
-//! spare, and its 8 bits from the values that it never had (until it had all of them).
+//! spare, and its 8 bits from the values that it did not have lately.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -18,18 +18,66 @@ enum State {
     Dying,
 }
 
+/// Uses after which the values of a key that were taken count as former ones, and the former ones may come again: of the
+/// 256 values at least 64 can be drawn at any time.
+const LATELY: u8 = 96;
+/// Values that are tried by chance; one in four is free at least.
+const TRIES: u32 = 32;
+
+/// A set of values of 8 bits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Values([u64; 4]);
+
+impl Values {
+    #[inline]
+    fn has(&self, value: u8) -> bool {
+        self.0[usize::from(value >> 6)] >> (value & 63) & 1 == 1
+    }
+
+    #[inline]
+    fn add(&mut self, value: u8) {
+        self.0[usize::from(value >> 6)] |= 1 << (value & 63);
+    }
+}
+
 /// A key.
 #[derive(Clone, Copy, Debug)]
 struct Key {
     /// The card's number of it, and its 8 bits.
     number: u32,
     variant: u8,
-    /// The values that those had, and how many.
-    used: [u64; 4],
-    count: u16,
+    /// How many values it had lately, and which; those that it had before these.
+    count: u8,
+    lately: Values,
+    before: Values,
     /// The domain that it belongs to; None: the provider's own.
     domain: Option<PdId>,
     state: State,
+}
+
+impl Key {
+    /// Gives it a value that it did not have lately.
+    #[inline]
+    fn vary(&mut self, mut random: u32, rng: &mut dyn RngCore) {
+        if self.count == LATELY {
+            (self.before, self.lately, self.count) = (self.lately, Values::default(), 0);
+        }
+        let had = |key: &Key, value| key.lately.has(value) || key.before.has(value);
+        let mut value = random as u8;
+        for tried in 1..TRIES {
+            if !had(self, value) {
+                break;
+            }
+            random = if tried % 4 == 0 { rng.next_u32() } else { random >> 8 };
+            value = random as u8;
+        }
+        // By no chance at all: the next one that is free.
+        while had(self, value) {
+            value = value.wrapping_add(1);
+        }
+        self.lately.add(value);
+        (self.variant, self.count) = (value, self.count + 1);
+    }
 }
 
 /// All keys.
@@ -52,7 +100,8 @@ impl Pool {
     pub fn add(&mut self, number: u32) {
         let place = self.keys.len() as u32;
         let state = State::Spare;
-        self.keys.push(Key { number, variant: 0, used: [0; 4], count: 0, domain: None, state });
+        let (lately, before) = (Values::default(), Values::default());
+        self.keys.push(Key { number, variant: 0, count: 0, lately, before, domain: None, state });
         self.places.insert(number, place);
         self.spare.push(place);
     }
@@ -73,24 +122,9 @@ impl Pool {
         if from.is_empty() {
             return None;
         }
-        let place = from.swap_remove(below(from.len() as u32, rng) as usize);
-        let key = self.keys.get_mut(place as usize)?;
-        if key.count == 256 {
-            (key.used, key.count) = ([0; 4], 0);
-        }
-        // The value of that rank among those that it never had.
-        let mut rank = below(256 - u32::from(key.count), rng);
-        for (number, word) in key.used.iter_mut().enumerate() {
-            let unused = word.count_zeros();
-            if rank < unused {
-                let bit = nth_set(!*word, rank);
-                *word |= 1 << bit;
-                key.count += 1;
-                key.variant = 64 * number as u8 + bit as u8;
-                break;
-            }
-            rank -= unused;
-        }
+        let random = rng.next_u64();
+        let place = from.swap_remove(below(from.len(), random as u32));
+        self.keys.get_mut(place as usize)?.vary((random >> 32) as u32, rng);
         Some(place)
     }
 
@@ -141,7 +175,7 @@ impl Pool {
         if self.spare.is_empty() {
             return None;
         }
-        Some(self.spare.swap_remove(below(self.spare.len() as u32, rng) as usize))
+        Some(self.spare.swap_remove(below(self.spare.len(), rng.next_u32())))
     }
 
     /// The place of a key that a peer has taken back, and whose it was; None if that is known already.
@@ -157,23 +191,9 @@ impl Pool {
     }
 }
 
-/// The place of the bit of this rank among those that are set, of which there are more.
-fn nth_set(mut word: u64, mut rank: u32) -> u32 {
-    let mut place = 0;
-    for half in [32, 16, 8, 4, 2, 1] {
-        let below = (word & ((1 << half) - 1)).count_ones();
-        if rank >= below {
-            rank -= below;
-            word >>= half;
-            place += half;
-        }
-    }
-    place
-}
-
 /// A number below `end`, which is not 0; each as likely as any other, but for 1 in 2^32 / `end`.
-fn below(end: u32, rng: &mut dyn RngCore) -> u32 {
-    (u64::from(rng.next_u32()) * u64::from(end) >> 32) as u32
+fn below(end: usize, random: u32) -> usize {
+    (u64::from(random) * end as u64 >> 32) as usize
 }
 
 #[cfg(test)]
@@ -197,38 +217,56 @@ mod tests {
         }
     }
 
-    #[test]
-    fn no_key_comes_twice_before_all_have_come() {
-        let mut pool = Pool::default();
-        let mut rng = Chance(1);
-        (100..108).for_each(|number| pool.add(number));
-        let mut seen = BTreeSet::new();
-        for _ in 0..8 * 128 {
-            let place = pool.draw(&mut Vec::new(), 0, &mut rng).unwrap();
-            assert!(seen.insert(pool.value(place)), "{:x}", pool.value(place));
-            pool.give(place, PdId(1), MrId(2), 3);
-            pool.dies(place);
-            assert_eq!(pool.dead(place), Some(PdId(1)));
-            pool.put_back(place);
-        }
-        // A single key has all of its values once.
-        let mut own = alloc::vec![0];
-        let mut values = BTreeSet::new();
-        for _ in 0..256 {
-            let place = pool.draw(&mut own, 1, &mut rng).unwrap();
-            values.insert(pool.value(place));
-            own.push(place);
-        }
-        assert!(values.len() >= 128);
+    /// Draws a key, which is given and taken back; its value.
+    fn use_one(pool: &mut Pool, rng: &mut dyn RngCore) -> u32 {
+        let place = pool.draw(&mut Vec::new(), 0, rng).unwrap();
+        let value = pool.value(place);
+        pool.give(place, PdId(1), MrId(2), 3);
+        pool.dies(place);
+        assert_eq!(pool.dead(place), Some(PdId(1)));
+        pool.put_back(place);
+        value
     }
 
     #[test]
-    fn bits_are_found_by_rank() {
-        let mut chance = Chance(5);
-        for word in [1, 1 << 63, u64::MAX, chance.next_u64(), chance.next_u64()] {
-            let set: Vec<u32> = (0..64).filter(|bit| word >> bit & 1 == 1).collect();
-            let found = (0..word.count_ones()).map(|rank| nth_set(word, rank));
-            assert_eq!(found.collect::<Vec<_>>(), set);
+    fn no_key_comes_again_soon() {
+        let (mut pool, mut rng) = (Pool::default(), Chance(1));
+        (100..108).for_each(|number| pool.add(number));
+        let mut lately: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        for _ in 0..8 * 4000 {
+            let value = use_one(&mut pool, &mut rng);
+            seen.insert(value);
+            let of_it = lately.entry(value >> 8).or_default();
+            assert!(!of_it.iter().rev().take(LATELY.into()).any(|old| *old == value), "{value:x}");
+            of_it.push(value);
+        }
+        // In the end all come, of all, about as often as others.
+        assert_eq!((seen.len(), lately.len()), (8 * 256, 8));
+        let mut counts = [0; 256];
+        lately.values().flatten().for_each(|value| counts[*value as usize & 0xff] += 1);
+        assert!(counts.iter().all(|count| (100..150).contains(count)), "{counts:?}");
+    }
+
+    /// Whatever numbers there are: a value is found.
+    #[test]
+    fn bad_numbers_end() {
+        struct Same(u64);
+        impl RngCore for Same {
+            fn next_u32(&mut self) -> u32 {
+                self.0 as u32
+            }
+            fn next_u64(&mut self) -> u64 {
+                self.0
+            }
+            fn fill_bytes(&mut self, into: &mut [u8]) {
+                into.fill(self.0 as u8);
+            }
+        }
+        for number in [0, u64::MAX, 0x0102_0304_0506_0708] {
+            let mut pool = Pool::default();
+            (1..4).for_each(|number| pool.add(number));
+            (0..2000).for_each(|_| _ = use_one(&mut pool, &mut Same(number)));
         }
     }
 

@@ -2,12 +2,15 @@
 
 use super::ConnectX;
 use super::mkey::{self, Grant};
-use super::send_queue::{LONGEST, Then};
+use super::pair::Pair;
+use super::pool::Pool;
+use super::send_queue::{Change, FENCE_SMALL, SendQueue, Then};
 use alloc::vec::Vec;
 use drivers::hal::Window;
 use rand_core::RngCore;
+use softverbs::handle_table::HandleTable;
 use verbs::{
-    Access, ChunkedRegion, KeyChange, KeyRequest, MrId, PdId, QpState, Region, VerbsError,
+    Access, ChunkedRegion, KeyChange, KeyRequest, MrId, PdId, QpId, QpState, Region, VerbsError,
 };
 
 /// The key of a chunk.
@@ -56,71 +59,79 @@ fn address_of(memory: Window, chunk: usize, rng: &mut dyn RngCore) -> u64 {
     rng.next_u64() & 0x0000_7fff_ffff_ffff & !(page - 1) | memory.bus_address() & (page - 1)
 }
 
+/// Puts a change of keys into a queue that has room for it, of whose requests those behind it find it done. The domain is
+/// the card's number of it, which is told where the key may be of another.
+fn put(
+    sends: &mut SendQueue,
+    change: Change,
+    region: Option<&Registration>,
+    domain: Option<u32>,
+    fence: u8,
+    pool: &Pool,
+) -> Result<(), VerbsError> {
+    let grant = match change.gives {
+        None => None,
+        Some(place) => {
+            let region = region.ok_or(VerbsError::NoSuchObject)?;
+            let (memory, address) = region.place(change.chunk).ok_or(VerbsError::Invalid)?;
+            let (shift, access) = (mkey::shift(region.chunk), region.access);
+            Some(Grant { key: pool.value(place), domain, memory, address, shift, access })
+        }
+    };
+    if let Some(place) = change.takes {
+        let (blocks, control) = mkey::take(pool.value(place), fence);
+        sends.put(blocks, control);
+    }
+    if let Some(grant) = grant {
+        let (blocks, control) = mkey::give(&grant, fence);
+        sends.put(blocks, control);
+    }
+    sends.end(Then::Key(change));
+    Ok(())
+}
+
 impl ConnectX {
-    /// What gives the key at a place to a chunk; the domain is told where it may be another.
-    fn grant(&self, id: MrId, chunk: u16, place: u32, tells_domain: bool) -> Option<Grant> {
-        let region = self.regions.get(id.0)?;
-        let (memory, address) = region.place(chunk)?;
-        let domain = self.domains.get(region.pd.0)?.number;
-        Some(Grant {
-            key: self.pool.value(place),
-            domain: tells_domain.then_some(domain),
-            memory,
-            address,
-            shift: mkey::shift(region.chunk),
-            access: region.access,
-        })
+    /// Changes the keys of a chunk by the key queue.
+    pub(super) fn change_keys(&mut self, change: Change) -> Result<(), VerbsError> {
+        if change.takes.is_none() && change.gives.is_none() {
+            return Ok(());
+        }
+        self.make_key_room(mkey::GIVE_BLOCKS + mkey::TAKE_BLOCKS)?;
+        let region = self.regions.get(change.region.0);
+        let domain = region.and_then(|region| self.domains.get(region.pd.0));
+        let domain = domain.map(|domain| domain.number);
+        if change.gives.is_some() && domain.is_none() {
+            return Err(VerbsError::NoSuchObject);
+        }
+        put(&mut self.key_queue.sends, change, region, domain, 0, &self.pool)
     }
 
-    /// Gives a key to a chunk of a region by the key queue, or takes it back.
-    pub(super) fn change_key(
-        &mut self,
-        id: MrId,
-        chunk: u16,
-        place: u32,
-        gives: bool,
-    ) -> Result<(), VerbsError> {
-        self.make_key_room(mkey::GIVE_BLOCKS)?;
-        let fence = 0;
-        let mut words = [0; LONGEST];
-        let control = match gives {
-            true => {
-                let grant = self.grant(id, chunk, place, true).ok_or(VerbsError::NoSuchObject)?;
-                mkey::give(&grant, fence, &mut words)
+    /// Keys of a chunk were changed.
+    pub(super) fn key_is_changed(&mut self, change: &Change) {
+        let Change { region, chunk, takes, gives, .. } = *change;
+        let slots = self.regions.get_mut(region.0).map(|found| &mut found.slots);
+        let mut slot = slots.and_then(|slots| slots.get_mut(usize::from(chunk)));
+        if let Some(place) = takes {
+            let value = self.pool.value(place);
+            if let Some(slot) = slot.as_mut().filter(|slot| slot.rkey == value) {
+                slot.rkey = 0;
             }
-            false => mkey::take(self.pool.value(place), fence, &mut words),
-        };
-        let then = Then::Key { key: place, gives, region: id, chunk, tells: None };
-        self.key_queue.sends.write(&mut words, control, then);
-        Ok(())
-    }
-
-    /// A key was given, or taken back.
-    pub(super) fn key_is_changed(&mut self, place: u32, gives: bool, id: MrId, chunk: u16) {
-        let value = self.pool.value(place);
-        let slot =
-            self.regions.get_mut(id.0).and_then(|found| found.slots.get_mut(usize::from(chunk)));
-        if gives {
-            if let Some(slot) = slot {
-                slot.rkey = value;
-            }
-            return;
-        }
-        if let Some(slot) = slot.filter(|slot| slot.rkey == value) {
-            slot.rkey = 0;
-        }
-        if let Some(pd) = self.pool.dead(place) {
-            self.release(pd);
-            if let Some(domain) = self.domains.get_mut(pd.0) {
+            if let Some(pd) = self.pool.dead(place)
+                && let Some(domain) = self.domains.get_mut(pd.0)
+            {
+                domain.users = domain.users.saturating_sub(1);
                 domain.spare.push(place);
             }
+        }
+        if let (Some(place), Some(slot)) = (gives, slot) {
+            slot.rkey = self.pool.value(place);
         }
     }
 
     /// A change that was posted to a queue pair is done, one way or another.
-    pub(super) fn posted_change_is_done(&mut self, id: MrId, chunk: u16) {
-        let slots = self.regions.get_mut(id.0).map(|found| &mut found.slots);
-        if let Some(slot) = slots.and_then(|slots| slots.get_mut(usize::from(chunk))) {
+    pub(super) fn posted_change_is_done(&mut self, change: &Change) {
+        let slots = self.regions.get_mut(change.region.0).map(|found| &mut found.slots);
+        if let Some(slot) = slots.and_then(|slots| slots.get_mut(usize::from(change.chunk))) {
             slot.posted = slot.posted.saturating_sub(1);
         }
     }
@@ -133,7 +144,13 @@ impl ConnectX {
         if let Some(slot) = slot.filter(|slot| slot.latest == Some(place)) {
             (slot.latest, slot.rkey) = (None, 0);
             self.pool.dies(place);
-            self.key_is_changed(place, false, id, chunk);
+            self.key_is_changed(&Change {
+                region: id,
+                chunk,
+                takes: Some(place),
+                gives: None,
+                tells: None,
+            });
         }
     }
 
@@ -156,9 +173,8 @@ impl ConnectX {
         }
         if let Some(old) = old {
             self.pool.dies(old);
-            self.change_key(id, chunk, old, false)?;
         }
-        self.change_key(id, chunk, new, true)?;
+        self.change_keys(Change { region: id, chunk, takes: old, gives: Some(new), tells: None })?;
         Ok(self.pool.value(new))
     }
 
@@ -288,7 +304,8 @@ impl ConnectX {
     pub(super) fn revoke(&mut self, id: MrId) -> Result<(), VerbsError> {
         for (chunk, place) in self.take_keys(id)? {
             // While the card is down there are none.
-            self.change_key(id, chunk, place, false)?;
+            let (takes, gives, tells) = (Some(place), None, None);
+            self.change_keys(Change { region: id, chunk, takes, gives, tells })?;
         }
         Ok(())
     }
@@ -316,7 +333,8 @@ impl ConnectX {
         let Some(&(last, _)) = taken.last() else { return Ok(KeyChange::Done(())) };
         for (chunk, place) in taken {
             let tells = (chunk == last).then_some((request.id, 0));
-            self.post_change(request, id, chunk, place, false, tells);
+            let (takes, gives) = (Some(place), None);
+            self.post_change(request.qp, Change { region: id, chunk, takes, gives, tells })?;
         }
         Ok(KeyChange::Posted)
     }
@@ -338,19 +356,16 @@ impl ConnectX {
         }
         let new = self.draw(pd, true, rng)?;
         self.pool.give(new, pd, id, chunk);
-        let said = Some((request.id, self.pool.value(new)));
+        if let Some(old) = slot.latest {
+            self.pool.dies(old);
+        }
         let slots = self.regions.get_mut(id.0).map(|found| &mut found.slots);
         if let Some(slot) = slots.and_then(|slots| slots.get_mut(usize::from(chunk))) {
             slot.latest = Some(new);
         }
-        match slot.latest {
-            Some(old) => {
-                self.pool.dies(old);
-                self.post_change(request, id, chunk, old, false, None);
-                self.post_change(request, id, chunk, new, true, said);
-            }
-            None => self.post_change(request, id, chunk, new, true, said),
-        }
+        let tells = Some((request.id, self.pool.value(new)));
+        let (takes, gives) = (slot.latest, Some(new));
+        self.post_change(request.qp, Change { region: id, chunk, takes, gives, tells })?;
         Ok(KeyChange::Posted)
     }
 
@@ -366,36 +381,22 @@ impl ConnectX {
         if pair.sends.has_blocks(blocks) { Ok(()) } else { Err(VerbsError::QueueFull) }
     }
 
-    /// Posts a change to the queue pair that a request names, which has room for it.
-    fn post_change(
-        &mut self,
-        by: KeyRequest,
-        id: MrId,
-        chunk: u16,
-        place: u32,
-        gives: bool,
-        tells: Option<(u64, u32)>,
-    ) {
-        let mut words = [0; LONGEST];
-        let control = match gives {
-            true => match self.grant(id, chunk, place, false) {
-                Some(grant) => mkey::give(&grant, self.fence, &mut words),
-                None => return,
-            },
-            false => mkey::take(self.pool.value(place), self.fence, &mut words),
-        };
-        let slots = self.regions.get_mut(id.0).map(|found| &mut found.slots);
-        if let Some(slot) = slots.and_then(|slots| slots.get_mut(usize::from(chunk))) {
+    /// Posts a change to a queue pair of the region's domain, which has room for it.
+    fn post_change(&mut self, qp: QpId, change: Change) -> Result<(), VerbsError> {
+        let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let region = self.regions.get_mut(change.region.0).ok_or(VerbsError::NoSuchObject)?;
+        put(&mut pair.sends, change, Some(region), None, self.fence, &self.pool)?;
+        // Those behind it find it done.
+        pair.sends.fence = FENCE_SMALL;
+        self.awaited += 1;
+        if let Some(slot) = region.slots.get_mut(usize::from(change.chunk)) {
             slot.posted += 1;
         }
-        if let Some(pair) = self.pairs.get_mut(by.qp.0) {
-            let then = Then::Key { key: place, gives, region: id, chunk, tells };
-            pair.sends.write(&mut words, control, then);
-            self.awaited += 1;
-            // Those behind it find it done.
-            pair.sends.fence = super::send_queue::FENCE_SMALL;
+        if !pair.listed {
+            pair.listed = true;
+            self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
         }
-        self.list(by.qp);
+        Ok(())
     }
 
     pub(super) fn key_of(&self, id: MrId, chunk: u16) -> Result<u32, VerbsError> {

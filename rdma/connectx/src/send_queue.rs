@@ -12,7 +12,7 @@ use verbs::{MrId, SendRequest, VerbsError};
 
 pub const BLOCK: usize = 64;
 /// Words of a block, and of the longest request.
-const WORDS: usize = BLOCK / 8;
+pub const WORDS: usize = BLOCK / 8;
 pub const LONGEST: usize = 3 * WORDS;
 /// A request waits for those before it that change keys.
 pub const FENCE_SMALL: u8 = 1;
@@ -25,11 +25,22 @@ const SOLICITED: u8 = 1 << 1;
 pub enum Then {
     /// It is a user's, who hears of its success, or not.
     User { id: u64, success: Success },
-    /// A key at that place of the pool was given to a chunk of a region, or taken back; the user that is told, and of
-    /// which key.
-    Key { key: u32, gives: bool, region: MrId, chunk: u16, tells: Option<(u64, u32)> },
+    /// A chunk of a region has lost a key, or been given one, or both in this order.
+    Key(Change),
     /// A spare key has come to a domain.
     Moved { key: u32 },
+}
+
+/// A change of the keys of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub region: MrId,
+    pub chunk: u16,
+    /// Places in the pool of the keys that it loses, and that it gets.
+    pub takes: Option<u32>,
+    pub gives: Option<u32>,
+    /// The user that is told, and of which key.
+    pub tells: Option<(u64, u32)>,
 }
 
 /// Whether the user of a request hears of its success.
@@ -222,14 +233,14 @@ impl SendQueue {
         self.control
     }
 
-    /// The request that was written was this.
+    /// What was written since the last end, a request or several that are one to their user, was this.
     #[inline]
-    fn end(&mut self, then: Then) {
+    pub fn end(&mut self, then: Then) {
         let (id, kind) = match then {
             Then::User { id, success: Success::Untold } => (id, WorkKind::Quiet),
             Then::User { id, success: Success::Told } => (id, WorkKind::Told),
             Then::User { id, success: Success::Awaited } => (id, WorkKind::Awaited),
-            Then::Key { .. } | Then::Moved { .. } => {
+            Then::Key(_) | Then::Moved { .. } => {
                 self.changes.push_back(then);
                 (0, WorkKind::Key)
             }
@@ -255,16 +266,21 @@ impl SendQueue {
         self.end(then);
     }
 
-    /// The same of a request of one block, whose other segments are these.
+    /// Writes a request of so many blocks, of which these have all but the control segment, and does not end it.
     #[inline]
-    pub fn write_short(&mut self, rest: &[u64; WORDS - 2], control: Control, then: Then) {
-        let [first, second] = self.begin(&control);
-        let [a, b, c, d, e, f] = *rest;
-        self.store(&[first, second, a, b, c, d, e, f]);
-        self.end(then);
+    pub fn put<const BLOCKS: usize>(
+        &mut self,
+        mut blocks: [[u64; WORDS]; BLOCKS],
+        control: Control,
+    ) {
+        const { assert!(BLOCKS > 0) };
+        [blocks[0][0], blocks[0][1]] = self.begin(&control);
+        for block in &blocks {
+            self.store(block);
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn store(&mut self, block: &[u64; WORDS]) {
         let index = self.written & (self.entries - 1);
         let mut swapped = *block;
@@ -302,7 +318,7 @@ impl SendQueue {
             if work.kind != WorkKind::Quiet {
                 return false;
             }
-            let is_it = self.back as u16 == counter;
+            let is_it = Self::is_of(counter, self.back, work.end);
             self.back = work.end;
             self.first_work = self.first_work.wrapping_add(1);
             self.outstanding -= 1;
@@ -320,6 +336,12 @@ impl SendQueue {
         u32::from(ahead) < self.written.wrapping_sub(self.back)
     }
 
+    /// Whether a counter is that of a request from a block to before another.
+    #[inline]
+    fn is_of(counter: u16, first: u32, end: u32) -> bool {
+        u32::from(counter.wrapping_sub(first as u16)) < end.wrapping_sub(first)
+    }
+
     /// The next request that is done, as a completion of the one with this counter says; and whether it is that one.
     /// None if there is none, or if no request has that counter.
     #[inline]
@@ -327,8 +349,9 @@ impl SendQueue {
         if !self.is_outstanding(counter) {
             return None;
         }
-        let is_it = self.back as u16 == counter;
-        Some((self.give_up()?, is_it))
+        let first = self.back;
+        let then = self.give_up()?;
+        Some((then, Self::is_of(counter, first, self.back)))
     }
 
     /// Takes a request out that will never be done, the oldest first.
