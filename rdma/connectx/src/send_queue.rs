@@ -123,8 +123,9 @@ pub struct SendQueue {
     works: Box<[Work]>,
     first_work: u32,
     end_work: u32,
-    /// Those of keys among them.
+    /// Those of keys among them; the blocks of the last one that was taken out, from the first to behind the last.
     changes: VecDeque<Then>,
+    changed: (u32, u32),
     /// Requests of the user that may be outstanding, that are, and that ever were posted, modulo 2^32.
     limit: u32,
     outstanding: u32,
@@ -162,6 +163,7 @@ impl SendQueue {
             end_work: 0,
             // None takes less than two blocks.
             changes: VecDeque::with_capacity(entries / 2),
+            changed: (0, 0),
             limit,
             outstanding: 0,
             posted: 0,
@@ -342,6 +344,12 @@ impl SendQueue {
         u32::from(counter.wrapping_sub(first as u16)) < end.wrapping_sub(first)
     }
 
+    /// Whether a counter is of the change that was taken out last: of the two requests of one, each may have failed.
+    pub fn is_of_last_change(&self, counter: u16) -> bool {
+        let (first, end) = self.changed;
+        Self::is_of(counter, first, end)
+    }
+
     /// The next request that is done, as a completion of the one with this counter says; and whether it is that one.
     /// None if there is none, or if no request has that counter.
     #[inline]
@@ -361,15 +369,60 @@ impl SendQueue {
         }
         let Work { id, end, kind } =
             *self.works.get((self.first_work & (self.entries - 1)) as usize)?;
-        self.back = end;
+        let first = core::mem::replace(&mut self.back, end);
         self.first_work = self.first_work.wrapping_add(1);
         let success = match kind {
-            WorkKind::Key => return self.changes.pop_front(),
+            WorkKind::Key => {
+                self.changed = (first, end);
+                return self.changes.pop_front();
+            }
             WorkKind::Quiet => Success::Untold,
             WorkKind::Told => Success::Told,
             WorkKind::Awaited => Success::Awaited,
         };
         self.outstanding -= 1;
         Some(Then::User { id, success })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drivers::hal::Arena;
+
+    fn change(takes: u32) -> Then {
+        let tells = Some((u64::from(takes), 5));
+        Then::Key(Change { region: MrId(1), chunk: 2, takes: Some(takes), gives: Some(9), tells })
+    }
+
+    /// A change of two requests, of 2 and 3 blocks, is done with the second; if they fail, each of them says so.
+    #[test]
+    fn two_requests_are_one_change() {
+        let mut arena = Arena::on_heap(1 << 16);
+        let (memory, record) = (arena.alloc(64 << 6, 64).unwrap(), arena.alloc(8, 64).unwrap());
+        let mut queue = SendQueue::new(&memory, 0, 6, record, 4, 1).unwrap();
+        let two = Control { segments: 8, ..Control::default() };
+        let three = Control { segments: 12, ..Control::default() };
+        // Counters go round, and so do blocks.
+        for round in 0..40_000u32 {
+            let at = queue.written as u16;
+            queue.put([[1; WORDS]; 2], two);
+            queue.put([[2; WORDS]; 3], three);
+            queue.end(change(round));
+            assert!(!queue.is_idle() && !queue.pass(at));
+            let after = at.wrapping_add(5);
+            assert_eq!(queue.retire(after), None, "of none that there is");
+            // One of both is heard of, or both are.
+            let heard = [at, at.wrapping_add(2)];
+            assert_eq!(queue.retire(heard[round as usize % 2]), Some((change(round), true)));
+            assert!(queue.is_idle());
+            for counter in heard {
+                assert_eq!(queue.retire(counter), None);
+                assert!(queue.is_of_last_change(counter));
+            }
+            assert!(
+                !queue.is_of_last_change(after) && !queue.is_of_last_change(at.wrapping_sub(1))
+            );
+        }
     }
 }

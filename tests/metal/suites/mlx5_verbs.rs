@@ -316,6 +316,47 @@ fn a_key_is_good_where_it_is_and_as_long_as_it_is() {
     assert_eq!(bench.pair.complaints(), [""; 0]);
 }
 
+/// A change that its queue pair has not done, because it failed before or at it, is done all the same.
+#[test]
+fn keys_change_though_their_queue_pair_fails() {
+    for behind in [false, true] {
+        let mut bench = Bench::new(false);
+        let memory = bench.pair.memory(1, 64);
+        let Bench { pair, pd, rng, .. } = &mut bench;
+        let device = &mut pair.nodes[1].device;
+        let made = device.register_chunks(pd[1], 2, 32, Some(memory), rng).unwrap();
+        let before = device.chunk_key(made.id, 0).unwrap();
+        bench.inject(1, Fault::RequestFails(0x04));
+        let there = bench.pair.memory(0, 64);
+        let region = bench.grant(0, there, Access::REMOTE_WRITE);
+        if behind {
+            bench.post(1, 1, write(granted(&region)));
+        }
+        let by = KeyRequest { qp: bench.qp[1], id: 9 };
+        let Bench { pair, rng, .. } = &mut bench;
+        let change = pair.nodes[1].device.rotate_chunk_key(made.id, 0, by, rng).unwrap();
+        assert_eq!(change, KeyChange::Posted);
+        bench.pair.run(MILLISECOND);
+        match behind {
+            false => assert_eq!(bench.ends(1), [(9, Status::LocalProtection)]),
+            true => {
+                assert_eq!(bench.ends(1), [(1, Status::LocalProtection), (9, Status::Flushed)])
+            }
+        }
+        assert_eq!(bench.events(1), [AsyncEvent::QpError(bench.qp[1])]);
+        bench.again();
+        let now = bench.device(1).chunk_key(made.id, 0).unwrap();
+        assert_ne!(now, before);
+        for (rkey, status) in [(now, Status::Success), (before, Status::RemoteAccess)] {
+            let to = RemoteAddress { address: made.address, rkey };
+            bench.post(0, 2, write(to));
+            bench.pair.run(MILLISECOND);
+            assert_eq!(bench.ends(0), [(2, status)]);
+        }
+        assert_eq!(bench.device(1).counters().completions_unknown, 0);
+    }
+}
+
 #[test]
 fn keys_are_drawn_from_many() {
     let mut bench = Bench::new(false);
