@@ -369,7 +369,9 @@ fn the_image_is_reached(functions: Functions, driver: &str, options: &[&str]) ->
     let model = model(functions, options)?;
     let mut vm = image(&model, 1, 1)?;
     let mut linux = Linux::beside_image(model, 9000, 0)?;
-    vm.run("show devices")?.contains(driver)?.contains("link up")?;
+    vm.run("show devices")?.contains(driver)?;
+    // Linux may have seen the link first.
+    wait_for_link(&mut vm, "link up")?;
     let interfaces = vm.run("show interfaces --json")?.json()?;
     ensure!(interfaces[0]["mac"] == "90:e2:ba:01:02:02", "{interfaces}");
     ensure!(interfaces[0]["mtu"] == 9000, "{interfaces}");
