@@ -18,7 +18,7 @@
 //! A key of the card has 24 bits that the firmware chooses when it is made, which takes a command, and 8 that are chosen with
 //! each use. There is therefore a pool of [`Limits::keys`] keys. A fresh one is drawn at random from those that are
 //! spare, of which there are half of [`Limits::spare_keys`] at least (else `NoRoom`), and its 8 bits at random from the
-//! values that it has not had yet. So:
+//! values that it did not have lately. So:
 //! - A key that was rotated, remapped, revoked or deregistered opens nothing once that is in force, and its value does not
 //!   come again before the same key of the pool was used 96 times.
 //! - Who knows all keys that ever were, and all numbers of the pool, guesses the next one with a chance of 1 in
