@@ -1,22 +1,124 @@
-//! A brief round: where a loop that halts has nothing but completions of cards, these alone are seen to, and what follows
-//! from them, before it halts again. While there are more and more of them everything else stands still for as long as
-//! [`super::STILL`] at most; what follows may not have left anything to anybody else.
+//! Brief rounds: as long as nothing but completions of cards ends the halts of a loop, these alone are seen to, and what
+//! follows from them, before it halts again. Between two halts that goes on for [`STILL`] at most; what follows may not have
+//! left anything to anybody else.
 
 use super::network::Network;
+use super::service::Service;
 use super::state::State;
+use super::{CONSOLE_PATIENCE, Gateway, STILL};
+use crate::loops::Stage;
 use drivers::hal::{Disk, Instant};
 use verbs::EngineContext;
 
+/// What came of brief rounds.
+#[derive(Default)]
+pub(super) struct Brief {
+    /// There was work.
+    pub served: bool,
+    /// A halt was ended by something else.
+    pub woken: bool,
+}
+
+impl Gateway {
+    /// Goes on as long as cards have completed something, and nothing else has come, from `now` on. `deadline` is when
+    /// there is something else to do, at the latest.
+    #[inline]
+    pub(super) fn brief_rounds(&mut self, mut now: Instant, deadline: Option<Instant>) -> Brief {
+        let mut brief = Brief::default();
+        if self.ending.is_some() || !self.state.serves_cards_alone() || self.state.others_pending() {
+            return brief;
+        }
+        // The console may have something to tell of what is done here.
+        let others = Instant::first([deadline, Some(self.console_due + CONSOLE_PATIENCE)]);
+        let mut until = now + STILL;
+        loop {
+            let (done, is_all) = self.state.serve_completions(&mut self.networks, now);
+            brief.woken &= done == 0;
+            if done == 0 || !is_all {
+                brief.served |= done > 0;
+                self.state.plane.pace.counters.work(Stage::Serve, done);
+                return brief;
+            }
+            brief.served = true;
+            self.console_quiet = false;
+            now = self.machine.now();
+            let pace = &mut self.state.plane.pace;
+            pace.counters.work(Stage::Serve, done);
+            pace.counters.brief_rounds += 1;
+            if !pace.round(true, now) || now >= until {
+                return brief;
+            }
+            if self.state.cards_have_completed() {
+                continue;
+            }
+            self.state.rearm_cards();
+            // What was served may be due sooner than all else.
+            let deadline = Instant::first([others, self.state.served_timeout()]);
+            if deadline.is_some_and(|at| at <= now)
+                || !self.waker.may_halt(|| self.state.others_pending())
+            {
+                return brief;
+            }
+            self.machine.halt_until(deadline);
+            now = self.machine.now();
+            self.state.plane.pace.halted(now);
+            brief.woken = true;
+            if deadline.is_some_and(|at| at <= now) {
+                brief.woken = false;
+                return brief;
+            }
+            until = now + STILL;
+        }
+    }
+}
+
 impl State {
+    /// Whether this loop has cards that do RoCE themselves, and nobody but these, the IP interfaces and what is served
+    /// over both.
+    fn serves_cards_alone(&self) -> bool {
+        let plane = &self.plane;
+        plane.cards_pending()
+            && plane.has_cards_alone()
+            && self.workers.is_empty()
+            && self.rendezvous.is_none()
+            && !self.rules_changed
+    }
+
+    /// Whether something has come of which no card tells.
+    #[inline]
+    fn others_pending(&self) -> bool {
+        self.plane.ports.iter().any(|slot| slot.port.pending())
+            || self.disks.iter().any(|slot| slot.disk.pending())
+    }
+
+    #[inline]
+    fn cards_have_completed(&self) -> bool {
+        self.plane.rdma_stack.as_ref().is_some_and(|stack| stack.providers.cards_have_completed())
+    }
+
+    #[inline]
+    fn rearm_cards(&mut self) {
+        if let Some(stack) = &mut self.plane.rdma_stack {
+            stack.providers.rearm_cards();
+        }
+    }
+
+    /// When cards, or who is served over them, have something to do though nothing comes.
+    #[inline]
+    fn served_timeout(&self) -> Option<Instant> {
+        let plane = &self.plane;
+        let provider = plane.rdma_stack.as_ref().and_then(|stack| stack.providers.cards_timeout());
+        let server = plane.storage.server.as_ref().and_then(|server| server.poll_timeout());
+        let smc = self.smc.as_ref().and_then(|smc| smc.deadline(plane));
+        Instant::first([provider, server, smc])
+    }
+
     /// Serves what cards have completed. How much was done, and whether that is all that there is to do.
     #[inline]
-    pub fn serve_completions(&mut self, networks: &mut [Network], now: Instant) -> (usize, bool) {
-        if !self.has_only_completions() {
-            return (0, false);
-        }
+    fn serve_completions(&mut self, networks: &mut [Network], now: Instant) -> (usize, bool) {
         let plane = &mut self.plane;
         let Some(stack) = &mut plane.rdma_stack else { return (0, false) };
-        if !stack.providers.mind_cards(now) || plane.ports.iter().any(|slot| slot.port.pending()) {
+        if !stack.providers.mind_cards(now) {
             return (0, false);
         }
         (self.now, plane.now) = (now, now);
@@ -34,16 +136,5 @@ impl State {
             && stack.providers.cards_are_calm()
             && !networks.iter().any(Network::wants_poll);
         (done, calm)
-    }
-
-    /// Whether completions of cards are there and nothing else, as far as is known without looking closer.
-    fn has_only_completions(&self) -> bool {
-        let plane = &self.plane;
-        plane.cards_pending()
-            && plane.has_cards_alone()
-            && self.workers.is_empty()
-            && self.rendezvous.is_none()
-            && !self.rules_changed
-            && !self.disks.iter().any(|slot| slot.disk.pending())
     }
 }

@@ -214,69 +214,45 @@ impl Gateway {
     }
 
     /// Sleeps until an interrupt or the next deadline, unless there is something to do; then deals
-    /// with what there is. Whether there was work. In between, what cards complete is seen to, and it sleeps on.
+    /// with what there is. Whether there was work.
     fn halt(&mut self) -> bool {
         let mut waits_for_whole = self.state.ask_for_interrupts();
         // What came before interrupts were on raises none, but is pending.
         let mut now = self.machine.now();
         let mut deadline = self.deadline(now);
-        let mut brief_until = now + STILL;
-        let (mut woken, mut served) = (false, false);
-        loop {
-            if self.waker.may_halt(|| self.state.has_arrivals()) {
-                if deadline.is_some_and(|at| at <= now) {
-                    break;
-                }
-                let wait = waits_for_whole.then_some(now + MESSAGE_WAIT);
-                let until = Instant::first([deadline, wait]);
-                self.machine.halt_until(until);
-                now = self.machine.now();
-                self.state.plane.pace.halted(now);
-                woken = until.is_none_or(|at| now < at);
-                if !woken && deadline.is_none_or(|at| now < at) {
-                    // The message is not whole yet. From now on any frame ends the halt.
-                    waits_for_whole = self.state.ask_for_interrupts();
-                    continue;
-                }
-                if !woken {
-                    if !self.state.has_arrivals() && self.state.plane.expires_idly(now) {
-                        deadline = self.deadline(now);
-                    }
-                    continue;
-                }
-            }
-            if now >= brief_until || self.ending.is_some() {
-                break;
-            }
-            let (done, is_all) = self.state.serve_completions(&mut self.networks, now);
-            served |= done > 0;
-            let pace = &mut self.state.plane.pace;
-            pace.counters.work(Stage::Serve, done);
-            if !is_all {
-                break;
-            }
-            pace.counters.brief_rounds += 1;
-            self.console_quiet = false;
+        let mut woken = false;
+        while !woken
+            && self.waker.may_halt(|| self.state.has_arrivals())
+            && deadline.is_none_or(|at| now < at)
+        {
+            let wait = waits_for_whole.then_some(now + MESSAGE_WAIT);
+            let until = Instant::first([deadline, wait]);
+            self.machine.halt_until(until);
             now = self.machine.now();
-            if !pace.round(true, now) {
-                break;
-            }
-            if !self.state.plane.cards_pending() {
-                self.state.plane.set_interrupts(true);
+            self.state.plane.pace.halted(now);
+            woken = until.is_none_or(|at| now < at);
+            if !woken && deadline.is_none_or(|at| now < at) {
+                // The message is not whole yet. From now on any frame ends the halt.
+                waits_for_whole = self.state.ask_for_interrupts();
+            } else if !woken && !self.state.has_arrivals() && self.state.plane.expires_idly(now) {
                 deadline = self.deadline(now);
-                brief_until = now + STILL;
             }
+        }
+        let brief = self.brief_rounds(now, deadline);
+        if brief.served {
+            now = self.machine.now();
+            (woken, deadline) = (brief.woken, Some(now));
         }
         self.quiescent_until = Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
         self.waker.clear();
         self.state.stop_interrupts();
-        let worked = self.round(now) || served;
+        let worked = self.round(now);
         if woken && !worked {
             // Neither a device nor a loop had anything: it was the serial port.
             self.console_due = now;
-            return self.round(now);
+            return self.round(now) || brief.served;
         }
-        worked
+        worked || brief.served
     }
 
     /// When there is something to do though nothing arrives.

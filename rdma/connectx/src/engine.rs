@@ -5,7 +5,7 @@ use super::ring::{Entry, Kind, status};
 use super::send_queue::{Change, Success, Then};
 use super::{ConnectX, commands::Job, management, setup};
 use drivers::ethernet::mlx5::{Arm, PairEvent};
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Port};
 use softverbs::handle_table::HandleTable;
 use verbs::{
     AsyncEvent, CompletedOperation, Completion, CqId, QpId, QpState, QpType, SendWith, Status,
@@ -41,12 +41,16 @@ impl ConnectX {
     #[inline]
     pub fn mind(&mut self, now: Instant) -> bool {
         self.now = now;
-        if self.life != self.function.life() || self.doing.is_some() || !self.jobs.is_empty() {
+        let mut port = self.function.port();
+        if self.life != port.life() || self.doing.is_some() || !self.jobs.is_empty() {
             return false;
         }
-        self.function.port().mind();
-        self.take_told();
-        !self.function.has_news() && self.function.link_up() == self.link
+        port.mind();
+        while let Some(queue) = port.told() {
+            self.ring.has_told(queue);
+            self.sent.has_told(queue);
+        }
+        !port.has_news() && port.link_up() == self.link
     }
 
     /// Whether users, who have taken all completions out, have left nothing to anybody else.
@@ -78,24 +82,32 @@ impl ConnectX {
     /// Asks for an interrupt when something completes; before a halt, with [`Port::set_interrupts`] of the port.
     pub fn arm(&mut self) {
         self.take_told();
-        if let Some(word) = self.ring.completions.write_armed(Arm::Any) {
-            self.function.arm(word, self.ring.completions.number());
-        }
+        self.arm_rings();
+    }
+
+    /// Asks for interrupts again, of the port too, after a halt that one has ended.
+    #[inline]
+    pub fn rearm(&mut self) {
+        self.arm_rings();
+        self.function.port().arm_events();
+    }
+
+    #[inline]
+    fn arm_rings(&mut self) {
         // Nobody is woken for what nobody wants to hear of.
-        let what = if self.awaited > 0 { Arm::Any } else { Arm::Errors };
-        if let Some(word) = self.sent.completions.write_armed(what) {
-            self.function.arm(word, self.sent.completions.number());
+        let sent = if self.awaited > 0 { Arm::Any } else { Arm::Errors };
+        for (ring, what) in [(&mut self.ring, Arm::Any), (&mut self.sent, sent)] {
+            if let Some(word) = ring.completions.write_armed(what) {
+                self.function.arm(word, ring.completions.number());
+            }
         }
     }
 
     /// Takes in which completion queues have told of something.
     fn take_told(&mut self) {
         while let Some(queue) = self.function.told() {
-            for ring in [&mut self.ring, &mut self.sent] {
-                if queue == ring.completions.number() {
-                    ring.completions.has_told();
-                }
-            }
+            self.ring.has_told(queue);
+            self.sent.has_told(queue);
         }
     }
 

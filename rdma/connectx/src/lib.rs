@@ -244,6 +244,12 @@ impl ConnectX {
             || self.management.has_arrivals()
     }
 
+    /// Whether there are completions that were not taken in.
+    #[inline]
+    pub fn has_completed(&self) -> bool {
+        self.ring.completions.pending() || self.sent.completions.pending()
+    }
+
     /// Whether the card is up, with RDMA.
     pub fn is_active(&self) -> bool {
         self.is_up()

@@ -60,6 +60,14 @@ impl Ring {
         Ok(Ring { buffer, completions })
     }
 
+    /// A queue of this number has told of something.
+    #[inline]
+    pub fn has_told(&mut self, queue: u32) {
+        if queue == self.completions.number() {
+            self.completions.has_told();
+        }
+    }
+
     /// The next entry.
     #[inline]
     pub fn take(&mut self) -> Option<Entry> {

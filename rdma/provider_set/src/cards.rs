@@ -6,6 +6,7 @@ use connectx::ConnectX;
 use core::net::IpAddr;
 use drivers::hal::Instant;
 use net::refusal::Refusals;
+use verbs::Provider;
 
 /// A card, and the place of its port among those of the loop.
 pub struct Card {
@@ -71,7 +72,25 @@ impl ProviderSet {
         self.cards.iter_mut().for_each(|card| card.beside.device.arm());
     }
 
-    /// Whether something has completed that was not taken in.
+    /// The same again, after a halt that one has ended, with the cards' ports.
+    #[inline]
+    pub fn rearm_cards(&mut self) {
+        self.cards.iter_mut().for_each(|card| card.beside.device.rearm());
+    }
+
+    /// Whether there are completions that were not taken in.
+    #[inline]
+    pub fn cards_have_completed(&self) -> bool {
+        self.cards.iter().any(|card| card.beside.device.has_completed())
+    }
+
+    /// When cards have something to do though nothing comes.
+    #[inline]
+    pub fn cards_timeout(&self) -> Option<Instant> {
+        self.cards.iter().filter_map(|card| card.beside.device.poll_timeout()).min()
+    }
+
+    /// Whether something has completed or happened that was not taken in.
     #[inline]
     pub fn cards_pending(&self) -> bool {
         self.cards.iter().any(|card| card.beside.device.pending())

@@ -30,6 +30,22 @@ impl ProviderSet {
     #[inline(always)]
     pub fn arm_cards(&mut self) {}
 
+    /// The same again.
+    #[inline(always)]
+    pub fn rearm_cards(&mut self) {}
+
+    /// Whether there are completions.
+    #[inline(always)]
+    pub fn cards_have_completed(&self) -> bool {
+        false
+    }
+
+    /// When cards have something to do.
+    #[inline(always)]
+    pub fn cards_timeout(&self) -> Option<Instant> {
+        None
+    }
+
     /// Whether something has completed that was not taken in.
     #[inline(always)]
     pub fn cards_pending(&self) -> bool {

@@ -226,15 +226,15 @@ impl Card {
     }
 
     /// Takes in events, and moves pages as the firmware wants. Waits for nothing.
+    #[inline]
     pub fn mind(&mut self) -> Result<(), Error> {
-        self.take_events();
+        if self.has_events && self.events.pending() {
+            self.take_events();
+        }
         self.move_pages()
     }
 
     fn take_events(&mut self) {
-        if !self.has_events {
-            return;
-        }
         for _ in 0..MOST_EVENTS {
             let Some(event) = self.events.poll() else { break };
             match event {
@@ -254,7 +254,29 @@ impl Card {
         self.events.tell_some(self.firmware.doorbells(self.objects.pair.page));
     }
 
+    /// Asks for an interrupt at what comes next, or has come and was not taken in.
+    #[inline]
+    pub fn arm(&mut self) {
+        let doorbells = self.firmware.doorbells(self.objects.pair.page);
+        if let Some(queues) = &mut self.queues {
+            queues.receiver.completions.arm(doorbells);
+            if queues.transmitter.is_starved() {
+                queues.transmitter.completions.arm(doorbells);
+            }
+        }
+        self.events.arm(doorbells);
+    }
+
+    #[inline]
     fn move_pages(&mut self) -> Result<(), Error> {
+        if self.moving.is_none() && self.wanted == 0 {
+            return Ok(());
+        }
+        self.go_on_moving()
+    }
+
+    #[cold]
+    fn go_on_moving(&mut self) -> Result<(), Error> {
         if let Some(giving) = self.moving {
             let Some(answer) = self.firmware.answer(Slot::Pages) else { return Ok(()) };
             self.moving = None;

@@ -2,7 +2,6 @@
 //! link, queues that have failed. An entry has 64 bytes: type, sub-type, at 0x20 what it is about, in the last byte the
 //! owner's bit, which changes with each lap.
 
-use super::fields::word;
 use super::firmware::Doorbells;
 use crate::hal::Window;
 
@@ -118,27 +117,37 @@ impl Events {
         self.tell(doorbells, UPDATE);
     }
 
+    /// Where the next one is, if it has come.
+    #[inline]
+    fn next(&self) -> Option<usize> {
+        let at = (self.taken & (self.entries() - 1)) as usize * ENTRY;
+        let last = self.ring.load32(at + OWNER).to_le_bytes()[3];
+        (u32::from(last & 1) == self.taken >> self.log & 1).then_some(at)
+    }
+
+    /// Whether there is one that was not taken.
+    #[inline]
+    pub fn pending(&self) -> bool {
+        self.next().is_some()
+    }
+
     /// The next event.
     #[inline]
     pub fn poll(&mut self) -> Option<Event> {
-        let at = (self.taken & (self.entries() - 1)) as usize * ENTRY;
-        let last = self.ring.load32(at + OWNER).to_le_bytes()[3];
-        if u32::from(last & 1) != self.taken >> self.log & 1 {
-            return None;
-        }
+        let at = self.next()?;
         self.taken = self.taken.wrapping_add(1);
         self.is_armed = false;
-        let mut entry = [0; ENTRY];
-        let _ = self.ring.read(at, &mut entry);
-        Some(match (entry[1], entry[3]) {
-            (COMPLETION, _) => Event::Completion(word(&entry, 0x38)),
-            (PAGES, _) => Event::Pages(word(&entry, 0x24) as i32),
+        let word = |offset| self.ring.load32(at + offset).swap_bytes();
+        let [_, kind, _, sub] = word(0).to_be_bytes();
+        Some(match (kind, sub) {
+            (COMPLETION, _) => Event::Completion(word(0x38)),
+            (PAGES, _) => Event::Pages(word(0x24) as i32),
             (PORT, 1) => Event::Link(false),
             (PORT, 4) => Event::Link(true),
-            (ESTABLISHED, _) => Event::Pair(PairEvent::Established(word(&entry, 0x38) & 0xff_ffff)),
+            (ESTABLISHED, _) => Event::Pair(PairEvent::Established(word(0x38) & 0xff_ffff)),
             // Of a queue pair, and not of a queue of Ethernet.
-            (QUEUE_FAILED | INVALID | ACCESS, _) if entry[KIND] == 0 => {
-                Event::Pair(PairEvent::Failed(word(&entry, 0x38) & 0xff_ffff))
+            (QUEUE_FAILED | INVALID | ACCESS, _) if word(KIND) >> 24 == 0 => {
+                Event::Pair(PairEvent::Failed(word(0x38) & 0xff_ffff))
             }
             (COMPLETION_ERROR | QUEUE_FAILED | INTERNAL | INVALID | ACCESS, _) => Event::Failed,
             _ => Event::Other,

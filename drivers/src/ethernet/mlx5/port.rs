@@ -57,7 +57,7 @@ pub struct Mlx5Port {
     transmit: Stall,
     receive: Stall,
     pub(super) msix: Option<Msix>,
-    routed: Option<Interrupt>,
+    pub(super) routed: Option<Interrupt>,
     pub(super) mac: [u8; 6],
     pub(super) mtu: u16,
     /// What was counted before the last reset.
@@ -335,17 +335,11 @@ impl Port for Mlx5Port {
         if !wanted || self.routed.is_none() {
             return;
         }
-        let Some(card) = &mut self.card else { return };
-        // An error is found by the next look.
-        let _ = card.mind();
-        let doorbells = card.firmware.doorbells(card.objects.pair.page);
-        if let Some(queues) = &mut card.queues {
-            queues.receiver.completions.arm(doorbells);
-            if queues.transmitter.is_starved() {
-                queues.transmitter.completions.arm(doorbells);
-            }
+        if let Some(card) = &mut self.card {
+            // An error is found by the next look.
+            let _ = card.mind();
+            card.arm();
         }
-        card.events.arm(doorbells);
     }
 
     fn pending(&self) -> bool {

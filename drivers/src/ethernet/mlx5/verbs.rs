@@ -6,6 +6,8 @@ use super::error::Error;
 use super::events::PairEvent;
 use super::firmware::{Command, Slot};
 use super::port::Mlx5Port;
+#[cfg(doc)]
+use crate::hal::Port;
 use crate::hal::Severity;
 use alloc::vec::Vec;
 
@@ -93,6 +95,15 @@ impl Mlx5Port {
     pub fn arm(&self, word: u32, queue: u32) {
         if let Some(card) = &self.card {
             arm(card.doorbells(), word, queue);
+        }
+    }
+
+    /// Asks for an interrupt once more, of whoever has [`Port::set_interrupts`] ask for them: at what comes next, or has come
+    /// and was not taken in.
+    #[inline]
+    pub fn arm_events(&mut self) {
+        if let Some(card) = self.card.as_mut().filter(|_| self.routed.is_some()) {
+            card.arm();
         }
     }
 
