@@ -25,7 +25,8 @@ impl Gateway {
     #[inline]
     pub(super) fn brief_rounds(&mut self, mut now: Instant, deadline: Option<Instant>) -> Brief {
         let mut brief = Brief::default();
-        if self.ending.is_some() || !self.state.serves_cards_alone() || self.state.others_pending() {
+        if self.ending.is_some() || !self.state.serves_cards_alone() || self.state.others_pending()
+        {
             return brief;
         }
         // The console may have something to tell of what is done here.

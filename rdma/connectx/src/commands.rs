@@ -1,5 +1,6 @@
 //! Commands, one at a time: those that are waited for, and jobs that nobody waits for, in order.
 
+use super::moderation::MOST;
 use super::pair::Gone;
 use super::readings::Reading;
 use super::{ConnectX, Error, context};
@@ -12,6 +13,7 @@ use drivers::hal::Instant;
 use verbs::{QpId, QpState, VerbsError};
 
 const DESTROY_MKEY: Command = Command(0x202, "DESTROY_MKEY");
+const MODIFY_CQ: Command = Command(0x403, "MODIFY_CQ");
 const DESTROY_QP: Command = Command(0x501, "DESTROY_QP");
 const INIT2RTR_QP: Command = Command(0x503, "INIT2RTR_QP");
 const RTR2RTS_QP: Command = Command(0x504, "RTR2RTS_QP");
@@ -43,6 +45,8 @@ pub enum Job {
     MakeKey,
     /// The GID at an index is to be what the address there says.
     SetGid(u16),
+    /// Events of completions are to be held back as is wanted now.
+    Moderate,
     /// A counter or a setting is to be read.
     Read(Reading),
 }
@@ -174,6 +178,7 @@ impl ConnectX {
                 (super::domains::CREATE_MKEY, super::mkey::create_spare(self.own_domain.0))
             }
             Job::SetGid(index) => (SET_ROCE_ADDRESS, self.gid(*index)),
+            Job::Moderate => (MODIFY_CQ, self.moderate()),
         };
         Some((command, 0, input, BRIEF))
     }
@@ -193,6 +198,17 @@ impl ConnectX {
         put64(entry, 0x10, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
         entry[0x1a] = u8::from(address.is_ipv6());
         entry[0x1b] = 2;
+        input
+    }
+
+    /// Period and number of completions for the queue.
+    fn moderate(&self) -> Vec<u8> {
+        let mut input = alloc::vec![0; 0x110 - 8];
+        put(&mut input, 0, self.ring.completions.number());
+        put(&mut input, 4, 3);
+        let context = &mut input[0x10 - 8..];
+        set(context, 0x84, 12, self.moderation.period().into());
+        set(context, 0x90, 16, MOST.into());
         input
     }
 
@@ -218,6 +234,9 @@ impl ConnectX {
             (Job::MakeKey, Ok(answer)) => self.pool.add(word(&answer, 8) & 0xff_ffff),
             // It has no more.
             (Job::MakeKey, Err(_)) => self.keys_missing = 0,
+            (Job::Moderate, Ok(_)) => self.moderation.applies(),
+            // It is as it was.
+            (Job::Moderate, Err(_)) => self.moderates = false,
             (Job::DestroyKey(_) | Job::FreeDomain(_) | Job::SetGid(_), _) => {}
         }
     }

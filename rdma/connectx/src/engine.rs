@@ -82,12 +82,20 @@ impl ConnectX {
     /// Asks for an interrupt when something completes; before a halt, with [`Port::set_interrupts`] of the port.
     pub fn arm(&mut self) {
         self.take_told();
+        let taken = self.ring.completions.taken();
+        if self.moderates && self.moderation.halts_after_others(taken, self.now) {
+            self.jobs.push_back(Job::Moderate);
+        }
         self.arm_rings();
     }
 
     /// Asks for interrupts again, of the port too, after a halt that one has ended.
     #[inline]
     pub fn rearm(&mut self) {
+        let taken = self.ring.completions.taken();
+        if self.moderates && self.moderation.halts(taken, self.now) {
+            self.jobs.push_back(Job::Moderate);
+        }
         self.arm_rings();
         self.function.port().arm_events();
     }
@@ -386,7 +394,9 @@ impl ConnectX {
                     // It is done all the same.
                     _ => self.change_anyway(&change),
                 }
-                if let Some((id, rkey)) = change.tells {
+                if let Some((id, rkey)) = change.tells
+                    && (change.is_awaited || status != Status::Success)
+                {
                     let operation = CompletedOperation::KeyChanged { rkey };
                     self.complete(
                         cq,
@@ -403,7 +413,7 @@ impl ConnectX {
         if !self.is_up() {
             return;
         }
-        let mut change = Change { tells: None, ..*change };
+        let mut change = Change { tells: None, is_awaited: false, ..*change };
         if let Some(key) = change.gives.filter(|_| self.regions.get(change.region.0).is_none()) {
             // It is nobody's.
             self.pool.dies(key);

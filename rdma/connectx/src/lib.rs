@@ -59,6 +59,7 @@ mod function;
 mod management;
 mod memory;
 mod mkey;
+mod moderation;
 mod pair;
 mod pairs;
 mod pool;
@@ -85,6 +86,7 @@ use domains::Domain;
 use drivers::ethernet::mlx5::{Abilities, Mlx5Port};
 use drivers::hal::{Arena, Instant, Window};
 use management::Management;
+use moderation::Moderation;
 use pair::Pair;
 use pool::Pool;
 use rand_core::RngCore;
@@ -171,6 +173,9 @@ pub struct ConnectX {
     /// What capabilities allow.
     log_most_reads: u32,
     fence: u8,
+    /// The card can hold events of completions back, and how it is to.
+    moderates: bool,
+    moderation: Moderation,
     /// The firmware tells what it counts of congestion.
     tells_congestion: bool,
     /// The link, as was told.

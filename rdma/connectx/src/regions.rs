@@ -150,6 +150,7 @@ impl ConnectX {
                 takes: Some(place),
                 gives: None,
                 tells: None,
+                is_awaited: false,
             });
         }
     }
@@ -174,7 +175,8 @@ impl ConnectX {
         if let Some(old) = old {
             self.pool.dies(old);
         }
-        self.change_keys(Change { region: id, chunk, takes: old, gives: Some(new), tells: None })?;
+        let (takes, gives, tells, is_awaited) = (old, Some(new), None, false);
+        self.change_keys(Change { region: id, chunk, takes, gives, tells, is_awaited })?;
         Ok(self.pool.value(new))
     }
 
@@ -304,8 +306,8 @@ impl ConnectX {
     pub(super) fn revoke(&mut self, id: MrId) -> Result<(), VerbsError> {
         for (chunk, place) in self.take_keys(id)? {
             // While the card is down there are none.
-            let (takes, gives, tells) = (Some(place), None, None);
-            self.change_keys(Change { region: id, chunk, takes, gives, tells })?;
+            let (takes, gives, tells, is_awaited) = (Some(place), None, None, false);
+            self.change_keys(Change { region: id, chunk, takes, gives, tells, is_awaited })?;
         }
         Ok(())
     }
@@ -333,10 +335,12 @@ impl ConnectX {
         let Some(&(last, _)) = taken.last() else { return Ok(KeyChange::Done(())) };
         for (chunk, place) in taken {
             let tells = (chunk == last).then_some((request.id, 0));
-            let (takes, gives) = (Some(place), None);
-            self.post_change(request.qp, Change { region: id, chunk, takes, gives, tells })?;
+            let (takes, gives, is_awaited) =
+                (Some(place), None, tells.is_some() && request.signaled);
+            let change = Change { region: id, chunk, takes, gives, tells, is_awaited };
+            self.post_change(request.qp, change)?;
         }
-        Ok(KeyChange::Posted)
+        Ok(if request.signaled { KeyChange::Posted } else { KeyChange::Promised(()) })
     }
 
     pub(super) fn rotate_chunk(
@@ -349,7 +353,14 @@ impl ConnectX {
         let region = self.regions.get(id.0).ok_or(VerbsError::NoSuchObject)?;
         let pd = region.pd;
         let slot = *region.slots.get(usize::from(chunk)).ok_or(VerbsError::Invalid)?;
-        self.check_change(pd, request, mkey::GIVE_BLOCKS + mkey::TAKE_BLOCKS)?;
+        const BLOCKS: u32 = mkey::GIVE_BLOCKS + mkey::TAKE_BLOCKS;
+        let mut room = self.check_change(pd, request, BLOCKS);
+        if room == Err(VerbsError::QueueFull) {
+            // Perhaps requests are done that nobody wants to hear of.
+            self.reap();
+            room = self.check_change(pd, request, BLOCKS);
+        }
+        room?;
         let few = self.limits.spare_keys / 2;
         if self.domains.get(pd.0).is_some_and(|domain| domain.spare.len() <= few) {
             self.stock(pd, rng)?;
@@ -363,10 +374,14 @@ impl ConnectX {
         if let Some(slot) = slots.and_then(|slots| slots.get_mut(usize::from(chunk))) {
             slot.latest = Some(new);
         }
-        let tells = Some((request.id, self.pool.value(new)));
+        let rkey = self.pool.value(new);
+        let (tells, is_awaited) = (Some((request.id, rkey)), request.signaled);
         let (takes, gives) = (slot.latest, Some(new));
-        self.post_change(request.qp, Change { region: id, chunk, takes, gives, tells })?;
-        Ok(KeyChange::Posted)
+        self.post_change(
+            request.qp,
+            Change { region: id, chunk, takes, gives, tells, is_awaited },
+        )?;
+        Ok(if request.signaled { KeyChange::Posted } else { KeyChange::Promised(rkey) })
     }
 
     /// Whether a change can be posted to a queue pair: one of the same domain, which sends, and has room.
@@ -388,7 +403,7 @@ impl ConnectX {
         put(&mut pair.sends, change, Some(region), None, self.fence, &self.pool)?;
         // Those behind it find it done.
         pair.sends.fence = FENCE_SMALL;
-        self.awaited += 1;
+        self.awaited += u32::from(change.is_awaited);
         if let Some(slot) = region.slots.get_mut(usize::from(change.chunk)) {
             slot.posted += 1;
         }

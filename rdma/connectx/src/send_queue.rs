@@ -39,8 +39,9 @@ pub struct Change {
     /// Places in the pool of the keys that it loses, and that it gets.
     pub takes: Option<u32>,
     pub gives: Option<u32>,
-    /// The user that is told, and of which key.
+    /// The user that is told, and of which key; and whether he is though nothing goes wrong, and waits for it.
     pub tells: Option<(u64, u32)>,
+    pub is_awaited: bool,
 }
 
 /// Whether the user of a request hears of its success.
@@ -65,7 +66,11 @@ impl Success {
 impl Then {
     /// Whether somebody waits for its success.
     pub fn is_awaited(self) -> bool {
-        !matches!(self, Then::User { success: Success::Untold | Success::Told, .. })
+        match self {
+            Then::User { success, .. } => success == Success::Awaited,
+            Then::Key(change) => change.is_awaited,
+            Then::Moved { .. } => true,
+        }
     }
 }
 
@@ -90,6 +95,8 @@ enum WorkKind {
     Awaited,
     /// Something of a key: the next one of those that are kept of these.
     Key,
+    /// The same, which somebody waits for.
+    AwaitedKey,
 }
 
 /// What a request says in its control segment, beside what the queue knows.
@@ -200,7 +207,7 @@ impl SendQueue {
         let count = self.end_work.wrapping_sub(self.first_work);
         let all = (0..count).map(|n| self.first_work.wrapping_add(n) & (self.entries - 1));
         let kinds = all.filter_map(|index| Some(self.works.get(index as usize)?.kind));
-        kinds.filter(|kind| matches!(kind, WorkKind::Awaited | WorkKind::Key)).count() as u32
+        kinds.filter(|kind| matches!(kind, WorkKind::Awaited | WorkKind::AwaitedKey)).count() as u32
     }
 
     /// Whether nothing is outstanding.
@@ -244,10 +251,10 @@ impl SendQueue {
             Then::User { id, success: Success::Awaited } => (id, WorkKind::Awaited),
             Then::Key(_) | Then::Moved { .. } => {
                 self.changes.push_back(then);
-                (0, WorkKind::Key)
+                (0, if then.is_awaited() { WorkKind::AwaitedKey } else { WorkKind::Key })
             }
         };
-        if kind != WorkKind::Key {
+        if !matches!(kind, WorkKind::Key | WorkKind::AwaitedKey) {
             self.outstanding += 1;
             self.posted = self.posted.wrapping_add(1);
         }
@@ -372,7 +379,7 @@ impl SendQueue {
         let first = core::mem::replace(&mut self.back, end);
         self.first_work = self.first_work.wrapping_add(1);
         let success = match kind {
-            WorkKind::Key => {
+            WorkKind::Key | WorkKind::AwaitedKey => {
                 self.changed = (first, end);
                 return self.changes.pop_front();
             }
@@ -392,7 +399,8 @@ mod tests {
 
     fn change(takes: u32) -> Then {
         let tells = Some((u64::from(takes), 5));
-        Then::Key(Change { region: MrId(1), chunk: 2, takes: Some(takes), gives: Some(9), tells })
+        let (takes, gives, is_awaited) = (Some(takes), Some(9), true);
+        Then::Key(Change { region: MrId(1), chunk: 2, takes, gives, tells, is_awaited })
     }
 
     /// A change of two requests, of 2 and 3 blocks, is done with the second; if they fail, each of them says so.

@@ -6,6 +6,7 @@ use super::context::{self, Make, Service};
 use super::function::Function;
 use super::management::Management;
 use super::memory::Buffer;
+use super::moderation::Moderation;
 use super::pair::RECORD;
 use super::readings::{ALLOC_Q_COUNTER, Readings};
 use super::ring::Ring;
@@ -106,6 +107,8 @@ pub fn open(
         abilities: Abilities { page: 0, events: 0, atomics: false },
         log_most_reads: 0,
         fence: 0,
+        moderates: false,
+        moderation: Moderation::default(),
         tells_congestion: false,
         link,
         most_addresses: 0,
@@ -148,6 +151,7 @@ impl ConnectX {
         self.own_domain = self.make_card_domain()?;
         self.ring.completions.clear();
         self.sent.completions.clear();
+        self.moderation = Moderation::default();
         let inputs = [&self.ring, &self.sent].map(|ring| self.ring_input(ring));
         let number = self.create(CREATE_CQ, &inputs[0])?;
         self.ring.completions.named(number);
@@ -195,6 +199,8 @@ impl ConnectX {
         let reads = [(0x14a, 6), (0x15a, 6)].map(|(bit, width)| get(&general, bit, width));
         self.log_most_reads = reads[0].min(reads[1]).min(4);
         self.tells_congestion = get(&general, 0x161, 1) == 1;
+        // cq_moderation, cq_period_start_from_cqe.
+        self.moderates = get(&general, 0x222, 1) == 1 && get(&general, 0x22b, 1) == 1;
         self.fence = match get(&general, 0x20a, 2) {
             0 => 3,
             1 => 1,
@@ -226,6 +232,8 @@ impl ConnectX {
     fn ring_input(&self, ring: &Ring) -> Vec<u8> {
         let mut input = alloc::vec![0; 0x110 - 8];
         let context = &mut input[0x10 - 8..];
+        // A period begins with each completion.
+        set(context, 0xf, 2, self.moderates.into());
         set(context, 0x63, 5, ring.completions.log());
         set(context, 0x68, 24, self.abilities.page);
         set(context, 0xa0, 32, self.abilities.events);

@@ -276,7 +276,7 @@ impl<P: RdmaDevice> Late<P> {
                         return;
                     }
                     let (region, id) = (*region, *id);
-                    let request = KeyRequest { qp, id };
+                    let request = KeyRequest { qp, id, signaled: true };
                     let rkey = match *chunk {
                         Some(chunk) => {
                             let rng = &mut self.rng;
@@ -469,9 +469,13 @@ impl<P: RdmaDevice> Overlay for Late<P> {
         region: MrId,
         chunk: u16,
         request: KeyRequest,
-        _: &mut dyn RngCore,
+        rng: &mut dyn RngCore,
     ) -> Result<KeyChange<u32>, VerbsError> {
         self.inner.chunk_key(region, chunk)?;
+        if !request.signaled {
+            // Software does it at once.
+            return self.inner.rotate_chunk_key(region, chunk, request, rng);
+        }
         self.change(region, Some(chunk), request)?;
         Ok(KeyChange::Posted)
     }
@@ -781,7 +785,7 @@ impl<P: RdmaDevice> Late<P> {
         request: KeyRequest,
     ) -> Result<(), VerbsError> {
         self.regions.get(&region).ok_or(VerbsError::NoSuchObject)?;
-        let KeyRequest { qp, id } = request;
+        let KeyRequest { qp, id, .. } = request;
         let due = self.later(BATCH, None);
         let found = self.qps.get_mut(&qp).ok_or(VerbsError::NoSuchObject)?;
         if found.asked != QpState::Rts {

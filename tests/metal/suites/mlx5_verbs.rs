@@ -292,7 +292,7 @@ fn a_key_is_good_where_it_is_and_as_long_as_it_is() {
         bench.again();
     }
     // The revocation is in force when it completes, and not told to the card before the round ends.
-    let by = KeyRequest { qp: bench.qp[1], id: 9 };
+    let by = KeyRequest { qp: bench.qp[1], id: 9, signaled: true };
     let change = bench.device(1).revoke_key_by(region.id, by).unwrap();
     assert_eq!(change, KeyChange::Posted);
     bench.post(0, 3, write(granted(&region)));
@@ -311,7 +311,7 @@ fn a_key_is_good_where_it_is_and_as_long_as_it_is() {
     let pd = bench.device(1).alloc_pd().unwrap();
     let cq = bench.cq[1];
     let other = made(&mut bench.pair.nodes[1].device, pd, cq, &mut bench.rng);
-    let by = KeyRequest { qp: other, id: 9 };
+    let by = KeyRequest { qp: other, id: 9, signaled: true };
     assert_eq!(bench.device(1).revoke_key_by(region.id, by), Err(VerbsError::WrongState));
     assert_eq!(bench.pair.complaints(), [""; 0]);
 }
@@ -332,7 +332,7 @@ fn keys_change_though_their_queue_pair_fails() {
         if behind {
             bench.post(1, 1, write(granted(&region)));
         }
-        let by = KeyRequest { qp: bench.qp[1], id: 9 };
+        let by = KeyRequest { qp: bench.qp[1], id: 9, signaled: true };
         let Bench { pair, rng, .. } = &mut bench;
         let change = pair.nodes[1].device.rotate_chunk_key(made.id, 0, by, rng).unwrap();
         assert_eq!(change, KeyChange::Posted);

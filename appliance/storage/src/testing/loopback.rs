@@ -426,12 +426,13 @@ impl Provider for Loopback {
     ) -> Result<KeyChange<u32>, VerbsError> {
         let key = rng.next_u32();
         let keys = &mut self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.keys;
-        if self.late_keys {
+        if self.late_keys && request.signaled {
             self.changes.push_back(Change { request, region, chunk: chunk.into(), key });
             return Ok(KeyChange::Posted);
         }
+        // What is posted from now on finds it done.
         keys[usize::from(chunk)] = key;
-        Ok(KeyChange::Done(key))
+        Ok(if self.late_keys { KeyChange::Promised(key) } else { KeyChange::Done(key) })
     }
     fn revoke_key_by(
         &mut self,

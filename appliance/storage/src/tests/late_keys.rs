@@ -1,7 +1,13 @@
 //! The same over a provider that changes keys as hardware does: later, and told by a completion.
 
+use crate::rnbd::server::Export;
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::testing::{Wire, World, context, user_io, with_late_keys};
+use crate::volume::{Completion, RamVolume, Request, Submitted, Volume, VolumeError};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use drivers::hal::{Arena, Geometry};
+use rtrs::Name;
 use rtrs::client::Outcome;
 
 /// Tests of other files once more (all but two that count what happens before a key has changed).
@@ -78,13 +84,95 @@ late! {
     ;
 }
 
-/// A world with late keys, and a client with the volume open.
+/// Memory that says nothing of it, as a disk: what is written there is not said to be copied at once.
+struct Disk(RamVolume);
+
+impl Volume for Disk {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+        self.0.submit(request)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        None
+    }
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+fn memory() -> RamVolume {
+    RamVolume::new(Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap(), false)
+}
+
+/// A world with late keys, and a client with the volume open, which is a disk.
 fn world() -> (World, usize) {
-    let mut world = World::new(World::small(true), 1 << 20);
+    world_of(Box::new(Disk(memory())))
+}
+
+fn world_of(volume: Box<dyn Volume>) -> (World, usize) {
+    let mut world = World::with_volume(World::small(true), 1 << 20, volume);
     world.wire.late_keys = true;
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     (world, client)
+}
+
+/// Neither a read nor a write that is copied at once waits for the end of its key: the answer does.
+#[test]
+fn what_the_client_could_change_in_vain_is_not_waited_for() {
+    for (volume, waits) in
+        [(Box::new(memory()) as Box<dyn Volume>, false), (Box::new(Disk(memory())), true)]
+    {
+        let (mut world, client) = world_of(volume);
+        world.wire.holds_changes = true;
+        let permit = world.start_read(client, &user_io(Operation::Read, 0, 4096), 4096);
+        world.run();
+        // Its client waits for the end of its own key.
+        assert_eq!(world.server.transport().paths().next().unwrap().stats.reads, 2);
+        let written = world.start_write(client, &user_io(Operation::Write, 8, 512), &[0x11; 512]);
+        world.run();
+        let ended = world.outcome(client, written);
+        assert_eq!(ended, (!waits).then_some(Outcome::Answered(Ok(()))));
+        world.wire.holds_changes = false;
+        world.run();
+        for (permit, ended) in [(permit, None), (written, ended)] {
+            let ended = ended.or_else(|| world.outcome(client, permit));
+            assert_eq!(ended, Some(Outcome::Answered(Ok(()))));
+            world.clients[client].put_permit(permit);
+        }
+    }
+}
+
+/// Once a session has a device whose data is not copied at once, all of its writes wait; and a client that names such a
+/// device before it was told of it gets an error for what it can still change.
+#[test]
+fn a_device_that_does_not_copy_makes_all_writes_wait() {
+    let (mut world, client) = world_of(Box::new(memory()));
+    let name = Name::new("disk0").unwrap();
+    let volume = world.volumes.add(name, Box::new(Disk(memory()))).unwrap();
+    let (read_only, allow, hosts) = (false, Vec::new(), Default::default());
+    let export = Export { name, volume, read_only, allow, hosts };
+    world.server.add_export(export, &world.volumes).unwrap();
+    let first = world.open(client, "ram0", AccessMode::ReadWrite).unwrap().device;
+    let second = world.open(client, "disk0", AccessMode::ReadWrite).unwrap().device;
+    assert_ne!(first, second);
+    world.wire.holds_changes = true;
+    let permit = world.start_write(client, &user_io(Operation::Write, 8, 512), &[0x11; 512]);
+    world.run();
+    assert_eq!(world.outcome(client, permit), None);
+    world.wire.holds_changes = false;
+    world.run();
+    assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
+    world.clients[client].put_permit(permit);
+    world.close(client, second).unwrap();
+    world.wire.holds_changes = true;
+    let permit = world.start_write(client, &user_io(Operation::Write, 8, 512), &[0x11; 512]);
+    world.run();
+    assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
+    world.clients[client].put_permit(permit);
 }
 
 /// Until its key is gone the client can still write into the chunk: nobody looks at the request before.

@@ -134,6 +134,11 @@ impl Volumes {
         self.entry(id).map(|entry| entry.name.as_str())
     }
 
+    /// Whether a volume copies what is written to it when it is [submitted](Volumes::submit).
+    pub fn copies_at_once(&self, id: VolumeId) -> bool {
+        self.get(id).is_some_and(|volume| volume.shared_memory().is_some())
+    }
+
     /// Who has a volume open, on all cores.
     pub fn open_counts(&self, id: VolumeId) -> Option<&Arc<OpenCounts>> {
         self.entry(id).map(|entry| &entry.counts)

@@ -380,7 +380,7 @@ impl Client {
                 path.stats.read_latency.record(nanos);
                 // Whether the server has invalidated the key, as it may have said, or not.
                 let id = WorkId::new(number, message).to_bits();
-                let request = KeyRequest { qp: connection.qp, id };
+                let request = KeyRequest { qp: connection.qp, id, signaled: true };
                 let change = ctx.provider.revoke_key_by(call.region, request);
                 revoked = change.map_err(|_| DownReason::Resources)? == KeyChange::Done(());
             }

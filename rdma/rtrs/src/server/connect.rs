@@ -185,6 +185,7 @@ impl Server {
             paths: Vec::new(),
             up: false,
             executing: Vec::new(),
+            copies_at_once: false,
         });
         self.uuids.insert(request.session, key);
         Ok(key)

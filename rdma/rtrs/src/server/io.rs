@@ -88,7 +88,9 @@ impl Server {
         }
         // It was an offset.
         let (offset, arrived) = (slot.address as u32, slot.arrived);
-        let arrival = look_at(chunk, offset, rkey, arrived, connection, path, session, ctx);
+        let arrival = read_request(path, session, chunk, offset, ctx).and_then(|request| {
+            admit_arrival(chunk, offset, request, rkey, arrived, connection, path, session)
+        });
         self.go_on(path_key, arrival, ctx)
     }
 
@@ -194,6 +196,29 @@ impl Server {
             | SlotState::AwaitsBuffer
             | SlotState::Executing => None,
         }
+    }
+
+    /// Says whether the user copies what clients of a session write when it is handed out, whatever they ask for. Else it is
+    /// handed out once they cannot change it any more, if they have fresh keys.
+    pub fn copies_at_once(&mut self, id: SessionId, copies: bool) {
+        if let Some(session) = self.sessions.get_mut(id.0 as usize) {
+            session.copies_at_once = copies;
+        }
+    }
+
+    /// Whether the client cannot change what a request writes any more, or may do so at any time.
+    pub fn is_settled<P: RdmaDevice + ?Sized>(
+        &self,
+        id: RequestId,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
+        if !self.config.always_invalidate {
+            return true;
+        }
+        let Some(path) = self.paths.get(id.path as usize) else { return false };
+        let slot = path.requests.get(usize::from(id.chunk));
+        let (Some(slot), Some(region)) = (slot, path.region) else { return false };
+        ctx.provider.chunk_key(region, id.chunk) == Ok(slot.rkey)
     }
 
     /// Address of the host that a request came from.
@@ -350,7 +375,7 @@ fn handle_io<P: RdmaDevice + ?Sized>(
     ctx: &mut EngineContext<'_, P>,
 ) -> Result<Arrival, CloseReason> {
     let (chunk, offset) = session.addressing.split(place);
-    let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
+    let Some(slot) = path.requests.get(usize::from(chunk)) else {
         return Err(CloseReason::Protocol("a chunk beyond the queue depth"));
     };
     if offset >= session.chunk_size {
@@ -359,16 +384,23 @@ fn handle_io<P: RdmaDevice + ?Sized>(
     if slot.state != SlotState::Idle {
         return Err(CloseReason::Protocol("a chunk used again before its answer"));
     }
-    let region = path.region.ok_or(CloseReason::Resources)?;
     let arrived = Slot::tick(ctx.now);
+    let request = read_request(path, session, chunk, offset, ctx)?;
     let mut rkey = 0;
     if new_keys {
-        // From then on the client cannot change the chunk: nobody knows its new key yet.
+        // Data that is copied at once need not wait until the client cannot change the chunk: it would change what it
+        // writes itself, as if it had written that. And of a read nothing but the headers is ever looked at.
+        let signaled = !session.copies_at_once && !matches!(request.1, Ok(IoHeader::Read { .. }));
+        let region = path.region.ok_or(CloseReason::Resources)?;
         let id = WorkId::key(key, chunk).to_bits();
-        let request = KeyRequest { qp: connection.qp, id };
-        match ctx.provider.rotate_chunk_key(region, chunk, request, ctx.rng) {
-            Ok(KeyChange::Done(key)) => rkey = key,
+        let by = KeyRequest { qp: connection.qp, id, signaled };
+        match ctx.provider.rotate_chunk_key(region, chunk, by, ctx.rng) {
+            // If it is promised, the answer is posted behind it: the client learns of the next key when that is good.
+            Ok(KeyChange::Done(key) | KeyChange::Promised(key)) => rkey = key,
             Ok(KeyChange::Posted) => {
+                let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
+                    return Err(CloseReason::Resources);
+                };
                 let (address, cid) = (offset.into(), connection.cid);
                 *slot = Slot { address, cid, arrived, state: SlotState::AwaitsKey, ..Slot::IDLE };
                 return Ok(Arrival::Parked);
@@ -376,35 +408,46 @@ fn handle_io<P: RdmaDevice + ?Sized>(
             Err(_) => return Err(CloseReason::Resources),
         }
     }
-    look_at(chunk, offset, rkey, arrived, connection, path, session, ctx)
+    admit_arrival(chunk, offset, request, rkey, arrived, connection, path, session)
 }
 
-/// Looks at the request in a chunk, which the client cannot change any more (unless keys stay as they are), and
-/// whose key will be `rkey`.
-#[expect(clippy::too_many_arguments, reason = "the second half of `handle_io`, inlined into it")]
+/// A request in a chunk: the contents, and the header, which was read once.
+type Found = (Contents, Result<IoHeader, WireError>);
+
+/// Reads the header of the request at an offset of a chunk.
 #[inline(always)]
-fn look_at<P: RdmaDevice + ?Sized>(
+fn read_request<P: RdmaDevice + ?Sized>(
+    path: &Path,
+    session: &Session,
     chunk: u16,
     offset: u32,
+    ctx: &mut EngineContext<'_, P>,
+) -> Result<Found, CloseReason> {
+    let region = path.region.ok_or(CloseReason::Resources)?;
+    let contents = contents(session, region, chunk, ctx)
+        .ok_or(CloseReason::Protocol("a request in a chunk without contents"))?;
+    match read_header(&contents, offset as usize) {
+        None => Err(CloseReason::Protocol("an offset beyond the chunk")),
+        Some(Err(WireError::Type(_))) => Err(CloseReason::Protocol("a request of an unknown type")),
+        Some(header) => Ok((contents, header)),
+    }
+}
+
+/// Takes on the request in a chunk, whose key will be `rkey`.
+#[expect(clippy::too_many_arguments, reason = "the second half of `handle_io`, inlined into it")]
+#[inline(always)]
+fn admit_arrival(
+    chunk: u16,
+    offset: u32,
+    (contents, header): Found,
     rkey: u32,
     arrived: u32,
     connection: &mut Connection,
     path: &mut Path,
     session: &mut Session,
-    ctx: &mut EngineContext<'_, P>,
 ) -> Result<Arrival, CloseReason> {
-    let region = path.region.ok_or(CloseReason::Resources)?;
     let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
         return Err(CloseReason::Protocol("a chunk beyond the queue depth"));
-    };
-    let contents = contents(session, region, chunk, ctx)
-        .ok_or(CloseReason::Protocol("a request in a chunk without contents"))?;
-    let header = match read_header(&contents, offset as usize) {
-        None => return Err(CloseReason::Protocol("an offset beyond the chunk")),
-        Some(Err(WireError::Type(_))) => {
-            return Err(CloseReason::Protocol("a request of an unknown type"));
-        }
-        Some(header) => header,
     };
     *slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
     let sound = matches!(&header, Ok(header) if fill(slot, header, offset, session.chunk_size))

@@ -80,6 +80,8 @@ pub(super) struct Session {
     pub up: bool,
     /// Whether a chunk is being worked on, for whichever path.
     pub executing: Vec<bool>,
+    /// What the session's clients write is copied when it is handed out, see [`super::Server::copies_at_once`].
+    pub copies_at_once: bool,
 }
 
 impl Session {

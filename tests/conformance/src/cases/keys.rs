@@ -82,7 +82,7 @@ pub fn a_key_that_was_revoked_is_dead(fixture: Box<dyn Fixture>) {
 /// A change by request is in force at once, or when its completion is there.
 fn changed<T: Copy>(world: &mut World, id: u64, change: KeyChange<T>, key: impl Fn(u32) -> T) -> T {
     match change {
-        KeyChange::Done(key) => key,
+        KeyChange::Done(key) | KeyChange::Promised(key) => key,
         KeyChange::Posted => {
             let completion = world.completions(1, 1)[0];
             assert_eq!((completion.id, completion.status), (id, Status::Success));
@@ -101,7 +101,7 @@ pub fn a_revocation_by_request_completes(fixture: Box<dyn Fixture>) {
     let memory = world.memory(1, 64);
     let region = world.grant(1, memory, Access::REMOTE_WRITE);
     assert_eq!(world.attempt(write_byte(granted(&region))), Status::Success);
-    let by = KeyRequest { qp: world.qp[1], id: 77 };
+    let by = KeyRequest { qp: world.qp[1], id: 77, signaled: true };
     let change = world.device(1).revoke_key_by(region.id, by).unwrap();
     changed(&mut world, 77, change, |_| ());
     memory.fill(0xee);
@@ -182,7 +182,7 @@ pub fn chunks_have_keys_of_their_own(fixture: Box<dyn Fixture>) {
         assert!(!opens(&mut world, beyond));
     }
     again(&mut world);
-    let by = KeyRequest { qp: world.qp[1], id: 77 };
+    let by = KeyRequest { qp: world.qp[1], id: 77, signaled: true };
     let change = world.device(1).rotate_chunk_key(made.id, 2, by, &mut rng).unwrap();
     let rkey = changed(&mut world, 77, change, |rkey| rkey);
     assert_eq!(key(&mut world, 2).rkey, rkey);
@@ -210,7 +210,7 @@ pub fn keys_change_behind_what_was_posted(fixture: Box<dyn Fixture>) {
         world.post_recv(0, 10 * round, &[]);
         world.post_recv(0, 10 * round + 1, &[]);
         world.post(1, 10 * round + 2, send_inline(&[]));
-        let by = KeyRequest { qp: world.qp[1], id: 10 * round + 3 };
+        let by = KeyRequest { qp: world.qp[1], id: 10 * round + 3, signaled: true };
         let change = world.device(1).rotate_chunk_key(made.id, 0, by, &mut rng).unwrap();
         world.post(1, 10 * round + 4, send_inline(&[]));
         let mut expected = vec![10 * round + 2, 10 * round + 4];

@@ -96,6 +96,7 @@ fn general(roce: u64, marks: bool) -> Vec<Field> {
         (0x21d, 1, roce),         // roce
         (0x21e, 1, roce),         // atomic
         (0x222, 1, 1),            // cq_moderation
+        (0x22b, 1, 1),            // cq_period_start_from_cqe
         (0x231, 1, 1),            // imaicl
         (0x23c, 1, roce),         // xrc
         (0x23d, 1, roce),         // ud

@@ -4,7 +4,7 @@ use super::buffer::Buffer;
 use super::command::{BAD_PARAMETER, BAD_RESOURCE, BAD_RESOURCE_STATE, Reply, done, made, refuse};
 use super::fields::{be32, get, put32, put64, set};
 use super::{Fault, Mlx5};
-use crate::Machine;
+use crate::{Machine, Nanoseconds};
 
 /// Opcodes of completions, where they are in the last byte, and of one that was never written.
 pub const REQUEST_DONE: u8 = 0;
@@ -46,6 +46,26 @@ pub struct CompletionQueue {
     overrun_ignored: bool,
     failed: bool,
     context: Vec<u8>,
+    /// The last event: when it was, and how many completions there were.
+    told_at: Nanoseconds,
+    told: u32,
+    /// When the event is due that moderation holds back.
+    due: Option<Nanoseconds>,
+}
+
+impl CompletionQueue {
+    /// When the event of the latest completion is due: at once, or as moderation has it. A period in microseconds from the
+    /// last event or the last completion on, and a number of completions that cuts it short.
+    fn due(&self, now: Nanoseconds) -> Nanoseconds {
+        let period = 1000 * get(&self.context, 0x84, 12);
+        let most = get(&self.context, 0x90, 16) as u32;
+        let all = most > 0 && self.producer.wrapping_sub(self.told) >= most;
+        match get(&self.context, 0xf, 2) {
+            _ if all || period == 0 => now,
+            0 => self.told_at + period,
+            _ => now + period,
+        }
+    }
 }
 
 impl Mlx5 {
@@ -79,9 +99,15 @@ impl Mlx5 {
                 Ok(output)
             }
             _ if input[7] == 1 => refuse(BAD_PARAMETER, "queues cannot be resized"),
-            // Moderation: told and not kept to.
+            // Moderation: period, number of completions, where the period begins.
             _ => {
-                queue.context[0x10..0x14].copy_from_slice(&input[0x20..0x24]);
+                let selected = be32(input, 0xc);
+                for (bit, first, width) in [(0, 0x84, 12), (1, 0x90, 16), (4, 0xf, 2)] {
+                    if selected >> bit & 1 == 1 {
+                        let value = get(&input[0x10..], first, width);
+                        set(&mut queue.context, first, width, value);
+                    }
+                }
                 done()
             }
         }
@@ -171,12 +197,41 @@ impl Mlx5 {
     }
 
     fn tell_of_completion(&mut self, number: u32, solicited: bool, machine: &mut dyn Machine) {
+        let now = self.now;
         let Some(queue) = self.state.completion_queues.get_mut(&number) else { return };
         match queue.armed {
             None => return,
             Some(Arm::Solicited) if !solicited => return,
-            Some(_) => queue.armed = None,
+            Some(_) => {}
         }
+        let due = queue.due(now);
+        if due > now {
+            if queue.due.replace(due).is_none() {
+                self.state.moderated.push(number);
+            }
+            return;
+        }
+        self.tell_now(number, machine);
+    }
+
+    /// Tells of what moderation has held back long enough; when more of it is due.
+    pub(super) fn tell_of_moderated(&mut self, machine: &mut dyn Machine) -> Option<Nanoseconds> {
+        let now = self.now;
+        let due = |mlx5: &Self, number: &u32| mlx5.state.completion_queues.get(number)?.due;
+        for number in std::mem::take(&mut self.state.moderated) {
+            match due(self, &number) {
+                Some(at) if at > now => self.state.moderated.push(number),
+                Some(_) => self.tell_now(number, machine),
+                None => {}
+            }
+        }
+        self.state.moderated.iter().filter_map(|number| due(self, number)).min()
+    }
+
+    fn tell_now(&mut self, number: u32, machine: &mut dyn Machine) {
+        let Some(queue) = self.state.completion_queues.get_mut(&number) else { return };
+        (queue.due, queue.armed, queue.told_at, queue.told) =
+            (None, None, self.now, queue.producer);
         let events = queue.events;
         let mut data = [0; 28];
         put32(&mut data, 24, number);

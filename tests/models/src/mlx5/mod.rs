@@ -368,7 +368,9 @@ impl Function for Mlx5 {
                 queues.into_iter().for_each(|queue| self.run_send_queue(queue, machine));
             }
             self.take_in(machine);
-            due = [self.next_reply(), self.drive_queue_pairs(machine)].into_iter().flatten().min();
+            let driven = self.drive_queue_pairs(machine);
+            let moderated = self.tell_of_moderated(machine);
+            due = [self.next_reply(), driven, moderated].into_iter().flatten().min();
         }
         if let Some(cable) = &cable {
             let cable = &mut *cable.lock().unwrap_or_else(PoisonError::into_inner);

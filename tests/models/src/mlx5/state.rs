@@ -52,6 +52,8 @@ pub struct State {
     pub given: BTreeMap<u16, usize>,
     pub event_queues: BTreeMap<u32, EventQueue>,
     pub completion_queues: BTreeMap<u32, CompletionQueue>,
+    /// Those of which moderation holds an event back.
+    pub moderated: Vec<u32>,
     pub send_queues: BTreeMap<u32, WorkQueue>,
     pub receive_queues: BTreeMap<u32, WorkQueue>,
     pub tirs: BTreeMap<u32, Tir>,
@@ -93,6 +95,7 @@ impl State {
             given: BTreeMap::new(),
             event_queues: BTreeMap::new(),
             completion_queues: BTreeMap::new(),
+            moderated: Vec::new(),
             send_queues: BTreeMap::new(),
             receive_queues: BTreeMap::new(),
             tirs: BTreeMap::new(),

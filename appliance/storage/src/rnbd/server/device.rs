@@ -143,10 +143,12 @@ impl Server {
             NotOpened::InUse => IN_USE,
             NotOpened::Retired => NO_VOLUME,
         })?;
-        let opened = Opened { volume, mode, name: open.name, hosts, _hold: hold };
+        let copies_at_once = volumes.copies_at_once(volume);
+        let opened = Opened { volume, mode, copies_at_once, name: open.name, hosts, _hold: hold };
         let session = self.sessions.get_mut(id.index()).ok_or(GONE)?;
         let device = session.add(opened, max_devices).ok_or(TOO_MANY)?;
         self.opened += 1;
+        self.settle_writes(id);
         self.books_of(volume).waiting.reserve(usize::from(status.queue_depth));
         Ok(self.response(device, &geometry))
     }
@@ -155,7 +157,15 @@ impl Server {
     pub(super) fn close(&mut self, session: SessionId, device: u32) -> bool {
         let closed = self.sessions.get_mut(session.index()).and_then(|one| one.remove(device));
         self.opened += usize::from(closed.is_some());
+        self.settle_writes(session);
         closed.is_some()
+    }
+
+    /// Tells the transport whether what a session's clients write is copied at once, whichever device it is for.
+    fn settle_writes(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get(id.index()) else { return };
+        let copies = session.devices().all(|device| device.opened.copies_at_once);
+        self.transport.copies_at_once(id, copies);
     }
 
     /// Closes all devices of a session whose last path is down.

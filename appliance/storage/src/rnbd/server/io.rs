@@ -32,7 +32,7 @@ impl Server {
         volumes: &mut Volumes,
         ctx: &mut EngineContext<'_, P>,
     ) -> Option<VolumeId> {
-        match self.interpret(request, volumes) {
+        match self.interpret(request, volumes, ctx) {
             Outcome::Answer(result, volume) => {
                 self.answer(request.id, volume, result, ctx);
                 None
@@ -56,27 +56,37 @@ impl Server {
     }
 
     #[inline(always)]
-    fn interpret(&mut self, request: &Request, volumes: &mut Volumes) -> Outcome {
+    fn interpret<P: RdmaDevice + ?Sized>(
+        &mut self,
+        request: &Request,
+        volumes: &mut Volumes,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Outcome {
         // Nearly all are I/O, of the one size that Linux sends.
         let mut bytes = [0; Io::SIZE];
         if request.user.len() == bytes.len()
             && request.user.read(0, &mut bytes).is_ok()
             && let Ok(wire::Request::Io(io)) = wire::Request::parse(&bytes)
         {
-            return self.submit(request, &io, volumes);
+            return self.submit(request, &io, volumes, ctx);
         }
-        self.interpret_any(request, volumes)
+        self.interpret_any(request, volumes, ctx)
     }
 
     #[inline(never)]
-    fn interpret_any(&mut self, request: &Request, volumes: &mut Volumes) -> Outcome {
+    fn interpret_any<P: RdmaDevice + ?Sized>(
+        &mut self,
+        request: &Request,
+        volumes: &mut Volumes,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Outcome {
         let mut bytes = [0; Io::SIZE];
         let Some(bytes) = bytes.get_mut(..request.user.len()) else {
             return Outcome::Answer(self.manage(request, volumes), None);
         };
         let parsed = request.user.read(0, bytes).map(|()| wire::Request::parse(bytes));
         match parsed {
-            Ok(Ok(wire::Request::Io(io))) => self.submit(request, &io, volumes),
+            Ok(Ok(wire::Request::Io(io))) => self.submit(request, &io, volumes, ctx),
             Ok(Ok(wire::Request::Close(close))) => {
                 // As in Linux, a device that is not open is closed.
                 self.close(request.session, close.device);
@@ -118,7 +128,13 @@ impl Server {
 
     /// Gives an I/O to its volume. Data goes the way that the operation has: only a read's answer has any.
     #[inline(always)]
-    fn submit(&mut self, request: &Request, io: &Io, volumes: &mut Volumes) -> Outcome {
+    fn submit<P: RdmaDevice + ?Sized>(
+        &mut self,
+        request: &Request,
+        io: &Io,
+        volumes: &mut Volumes,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Outcome {
         let device = self.sessions.get(request.session.index()).and_then(|s| s.device(io.device));
         let Some(device) = device else { return Outcome::Answer(Err(Errno::ENOTCONN), None) };
         let volume = device.opened.volume;
@@ -136,6 +152,10 @@ impl Server {
                 (volume::Operation::Read, request.data)
             }
             Operation::Write if all_data && request.kind == RequestKind::Write => {
+                // Only who names a device before it was told of it comes so soon.
+                if !device.opened.copies_at_once && !self.transport.is_settled(request.id, ctx) {
+                    return refuse(Errno::EIO);
+                }
                 let durable = io.flags.contains(IoFlags::FUA);
                 (volume::Operation::Write { durable }, request.data)
             }

@@ -11,6 +11,8 @@ use rtrs::Name;
 pub(super) struct Opened {
     pub volume: VolumeId,
     pub mode: AccessMode,
+    /// The volume copies what is written to it at once.
+    pub copies_at_once: bool,
     /// As the client asked for it.
     pub name: Name,
     /// Hosts that the export admitted when it was opened.
@@ -101,6 +103,7 @@ mod tests {
         let opened = || Opened {
             volume: VolumeId(0),
             mode: AccessMode::ReadOnly,
+            copies_at_once: false,
             name: Name::new("a").unwrap(),
             hosts: Hosts::default(),
             _hold: counts.open(None).unwrap(),
