@@ -124,7 +124,7 @@ impl State {
         }
         (self.now, plane.now) = (now, now);
         let mut done = 0;
-        if let Some(server) = &mut plane.storage.server {
+        if let Some(server) = plane.storage.server.as_mut().filter(|server| server.has_clients()) {
             let (provider, arena) = (&mut stack.providers, &mut plane.arena);
             let mut ctx = EngineContext { provider, arena, now, rng: &mut *plane.rng };
             done += usize::from(server.poll(&mut plane.storage.volumes, &mut ctx));

@@ -105,22 +105,16 @@ impl ConnectX {
         Ok(())
     }
 
-    /// Draws a key for a domain: one that belongs to it, if `own`.
-    pub(super) fn draw(
-        &mut self,
-        pd: PdId,
-        own: bool,
-        rng: &mut dyn RngCore,
-    ) -> Result<u32, VerbsError> {
-        let least = if own { 0 } else { self.limits.spare_keys };
+    /// Draws a key for a domain: one that belongs to it, or to none.
+    pub(super) fn draw(&mut self, pd: PdId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
+        let least = self.limits.spare_keys;
         let domain = self.domains.get_mut(pd.0).ok_or(VerbsError::NoSuchObject)?;
-        let (few, others) = (self.limits.spare_keys / 2, if own { 0 } else { self.pool.spare() });
-        if domain.spare.len().max(others) < few.max(1) {
+        if domain.spare.len().max(self.pool.spare()) < (least / 2).max(1) {
             return Err(VerbsError::NoRoom);
         }
-        let place = self.pool.draw(&mut domain.spare, least, rng).ok_or(VerbsError::NoRoom)?;
+        let drawn = self.pool.draw(&mut domain.spare, least, rng).ok_or(VerbsError::NoRoom)?;
         // Until it is taken back.
         domain.users += 1;
-        Ok(place)
+        Ok(drawn)
     }
 }

@@ -1,7 +1,7 @@
 //! What happens by itself: completions and events that come, doorbells that are rung, resets.
 
 use super::pair::{Gone, Pair, source};
-use super::ring::{Entry, Kind, status};
+use super::ring::{Entry, Kind, Received, status};
 use super::send_queue::{Change, Success, Then};
 use super::{ConnectX, commands::Job, management, setup};
 use drivers::ethernet::mlx5::{Arm, PairEvent};
@@ -218,9 +218,24 @@ impl ConnectX {
         }
     }
 
-    /// The next completion of a queue that has none yet. Most are its own, and go through no queue.
+    /// The next completion of a queue. Most are receives, and go through no queue.
     #[inline]
     pub(super) fn next_completion(&mut self, cq: CqId) -> Option<Completion> {
+        if !self.has_completions
+            && let Some(completion) = self.next_received(cq)
+        {
+            return Some(completion);
+        }
+        self.next_of_any_kind(cq)
+    }
+
+    fn next_of_any_kind(&mut self, cq: CqId) -> Option<Completion> {
+        if self.has_completions {
+            if let Some(completion) = self.cqs.poll(cq) {
+                return Some(completion);
+            }
+            self.has_completions = !self.cqs.are_empty();
+        }
         loop {
             // Why a request has failed comes before receives that are only flushed because of it.
             if self.sent.completions.pending() {
@@ -229,15 +244,13 @@ impl ConnectX {
                     return Some(completion);
                 }
             }
+            if let Some(completion) = self.next_received(cq) {
+                return Some(completion);
+            }
             let Some(entry) = self.ring.take() else {
                 self.ring.completions.tell();
                 return None;
             };
-            if entry.kind == Kind::WriteImmediate
-                && let Some(completion) = self.written(&entry, cq)
-            {
-                return Some(completion);
-            }
             self.take_entry(&entry);
             if let Some(completion) = self.cqs.poll(cq) {
                 return Some(completion);
@@ -245,22 +258,28 @@ impl ConnectX {
         }
     }
 
-    /// The completion of a WRITE with an immediate, if it belongs into that queue and its peer was heard before.
+    /// Takes the next completion, if it is that of a WRITE with an immediate or a SEND without one over a connection, belongs
+    /// into that queue, and its peer was heard before.
     #[inline(always)]
-    fn written(&mut self, entry: &Entry, cq: CqId) -> Option<Completion> {
-        let pair = self.pairs.at_mut(entry.user as usize)?;
-        if pair.number != entry.number || pair.recv_cq != cq || !pair.heard {
+    fn next_received(&mut self, cq: CqId) -> Option<Completion> {
+        let received = self.ring.next_received()?;
+        let pair = self.pairs.at_mut(received.user as usize)?;
+        if pair.number != received.number || pair.recv_cq != cq || !pair.heard {
             return None;
         }
-        let id = pair.receives.retire(entry.counter)?;
-        let Entry { length, immediate, .. } = *entry;
-        Some(Completion {
-            id,
-            qp: pair.id,
-            status: Status::Success,
-            operation: CompletedOperation::RecvWriteImmediate { length, immediate },
-            datagram_from: None,
-        })
+        // Datagrams bring along where they are from.
+        if !received.is_write && pair.kind != QpType::Rc {
+            return None;
+        }
+        let id = pair.receives.retire(received.counter)?;
+        self.ring.skip();
+        let Received { length, immediate, .. } = received;
+        let operation = match received.is_write {
+            true => CompletedOperation::RecvWriteImmediate { length, immediate },
+            false => CompletedOperation::Recv { length, with: SendWith::Nothing },
+        };
+        let (qp, status) = (pair.id, Status::Success);
+        Some(Completion { id, qp, status, operation, datagram_from: None })
     }
 
     fn key_entry(&mut self, entry: &Entry) {
@@ -367,6 +386,17 @@ impl ConnectX {
                 return;
             };
             let (qp, cq) = (pair.id, pair.send_cq);
+            if let Then::Key(change) = &then
+                && !change.is_awaited
+                && (!is_it || end == Status::Success)
+            {
+                // Most are: nobody is told.
+                self.posted_key_is_changed(change);
+                if is_it {
+                    return;
+                }
+                continue;
+            }
             if then.is_awaited() {
                 self.awaited = self.awaited.saturating_sub(1);
             }
@@ -425,6 +455,7 @@ impl ConnectX {
 
     #[inline]
     fn complete(&mut self, cq: CqId, completion: Completion) {
+        self.has_completions = true;
         if !self.cqs.push(cq, completion, true) {
             self.counters.completions_lost += 1;
         }

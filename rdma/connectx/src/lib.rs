@@ -204,6 +204,8 @@ pub struct ConnectX {
     /// Those that were destroyed, and that the card has not let go of.
     leaving: Vec<QpId>,
     cqs: CompletionQueues,
+    /// Some of them may have completions.
+    has_completions: bool,
     /// Places of queue pairs with requests that the card was not told of.
     news: Vec<u32>,
     jobs: VecDeque<Job>,

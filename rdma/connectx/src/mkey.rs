@@ -47,13 +47,13 @@ pub struct Grant {
     pub memory: Window,
     /// Address of the first byte for peers, the same as that of the memory in a page.
     pub address: u64,
-    /// Log2 of the bytes of a page.
+    /// Log2 of the bytes of a page, and what [`rights`] says.
     pub shift: u32,
-    pub access: Access,
+    pub rights: u64,
 }
 
-/// Rights, in the context's first word.
-fn rights(access: Access) -> u64 {
+/// What a key is good for, in the context's first word.
+pub fn rights(access: Access) -> u64 {
     const ATOMIC: u64 = 1 << 14;
     const REMOTE_WRITE: u64 = 1 << 13;
     const REMOTE_READ: u64 = 1 << 12;
@@ -73,7 +73,7 @@ fn rights(access: Access) -> u64 {
 }
 
 /// Gives a key.
-#[inline]
+#[inline(always)]
 pub fn give(grant: &Grant, fence: u8) -> (Blocks<3>, Control) {
     let domain_mask = if grant.domain.is_some() { DOMAIN } else { 0 };
     let what = LENGTH | PAGE_SIZE | START | INVALIDATION | VARIANT | RIGHTS | FREE | domain_mask;
@@ -82,7 +82,7 @@ pub fn give(grant: &Grant, fence: u8) -> (Blocks<3>, Control) {
     let blocks = [
         [0, 0, INLINE | LIST << 16, what, 0, 0, 0, 0],
         [
-            rights(grant.access) << 32 | 0xff_ffff << 8 | u64::from(grant.key & 0xff),
+            grant.rights << 32 | 0xff_ffff << 8 | u64::from(grant.key & 0xff),
             // Peers may take it back.
             1 << 24 | u64::from(grant.domain.unwrap_or(0)),
             grant.address,
@@ -98,7 +98,7 @@ pub fn give(grant: &Grant, fence: u8) -> (Blocks<3>, Control) {
 }
 
 /// Takes a key back.
-#[inline]
+#[inline(always)]
 pub fn take(key: u32, fence: u8) -> (Blocks<2>, Control) {
     let blocks = [[0, 0, INLINE, FREE, 0, 0, 0, 0], [1 << 62, 0, 0, 0, 0, 0, 0, 0]];
     (blocks, request(TAKE, key, fence))

@@ -56,6 +56,12 @@ struct Key {
 }
 
 impl Key {
+    /// As peers name it.
+    #[inline]
+    fn value(&self) -> u32 {
+        self.number << 8 | u32::from(self.variant)
+    }
+
     /// Gives it a value that it did not have lately.
     #[inline]
     fn vary(&mut self, mut random: u32, rng: &mut dyn RngCore) {
@@ -114,26 +120,36 @@ impl Pool {
     /// Draws a key of those that are spare in a domain, or, if there are none, or fewer than `least`, of those that belong
     /// to none.
     pub fn draw(&mut self, own: &mut Vec<u32>, least: usize, rng: &mut dyn RngCore) -> Option<u32> {
-        let from = match own.len() {
-            0 => &mut self.spare,
-            few if few < least && !self.spare.is_empty() => &mut self.spare,
-            _ => own,
-        };
-        if from.is_empty() {
+        let few = own.len() < least && !self.spare.is_empty();
+        if !(own.is_empty() || few) {
+            return self.draw_of(own, rng).map(|(place, _)| place);
+        }
+        let mut spare = core::mem::take(&mut self.spare);
+        let drawn = self.draw_of(&mut spare, rng);
+        self.spare = spare;
+        drawn.map(|(place, _)| place)
+    }
+
+    /// Draws one of these; its value too.
+    #[inline(always)]
+    pub fn draw_of(&mut self, spare: &mut Vec<u32>, rng: &mut dyn RngCore) -> Option<(u32, u32)> {
+        if spare.is_empty() {
             return None;
         }
         let random = rng.next_u64();
-        let place = from.swap_remove(below(from.len(), random as u32));
-        self.keys.get_mut(place as usize)?.vary((random >> 32) as u32, rng);
-        Some(place)
+        let place = spare.swap_remove(below(spare.len(), random as u32));
+        let key = self.keys.get_mut(place as usize)?;
+        key.vary((random >> 32) as u32, rng);
+        Some((place, key.value()))
     }
 
     /// The key at a place, as peers name it.
     pub fn value(&self, place: u32) -> u32 {
-        self.keys.get(place as usize).map_or(0, |key| key.number << 8 | u32::from(key.variant))
+        self.keys.get(place as usize).map_or(0, Key::value)
     }
 
     /// It is given to a chunk of a region in a domain.
+    #[inline]
     pub fn give(&mut self, place: u32, domain: PdId, region: MrId, chunk: u16) {
         if let Some(key) = self.keys.get_mut(place as usize) {
             (key.domain, key.state) = (Some(domain), State::Given(region, chunk));
@@ -147,14 +163,16 @@ impl Pool {
         }
     }
 
-    /// It is being taken back.
-    pub fn dies(&mut self, place: u32) {
-        if let Some(key) = self.keys.get_mut(place as usize) {
-            key.state = State::Dying;
-        }
+    /// It is being taken back; its value.
+    #[inline]
+    pub fn dies(&mut self, place: u32) -> u32 {
+        let Some(key) = self.keys.get_mut(place as usize) else { return 0 };
+        key.state = State::Dying;
+        key.value()
     }
 
     /// It was taken back: the domain that it is spare in, if it is one's.
+    #[inline]
     pub fn dead(&mut self, place: u32) -> Option<PdId> {
         let key = self.keys.get_mut(place as usize)?;
         key.state = State::Spare;

@@ -170,9 +170,6 @@ impl Provider for ConnectX {
     #[inline]
     fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
         self.is_polled = true;
-        if let Some(completion) = self.cqs.poll(cq) {
-            return Some(completion);
-        }
         self.next_completion(cq)
     }
 

@@ -127,7 +127,7 @@ impl ReceiveQueue {
 
     /// The receive that is done, as a completion with this counter says: its id. They are done in order; None if this is
     /// not the next one.
-    #[inline]
+    #[inline(always)]
     pub fn retire(&mut self, counter: u16) -> Option<u64> {
         if self.posted == self.done || counter != self.done as u16 {
             return None;

@@ -1,6 +1,7 @@
 //! Regions and their keys.
 
 use super::ConnectX;
+use super::context::Service;
 use super::mkey::{self, Grant};
 use super::pair::Pair;
 use super::pool::Pool;
@@ -29,7 +30,9 @@ struct Slot {
 pub struct Registration {
     pd: PdId,
     memory: Window,
-    access: Access,
+    /// What keys are given for, as the card is told: rights, and log2 of the bytes of a page.
+    rights: u64,
+    shift: u32,
     address: u64,
     chunk: usize,
     is_chunked: bool,
@@ -37,10 +40,13 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Where a chunk lies, and where peers address it.
-    fn place(&self, chunk: u16) -> Option<(Window, u64)> {
+    /// What a key is given for: a chunk. None if there is no such.
+    #[inline(always)]
+    fn grant(&self, chunk: u16, key: u32, domain: Option<u32>) -> Option<Grant> {
         let offset = usize::from(chunk) * self.chunk;
-        Some((self.memory.slice(offset, self.chunk)?, self.address + offset as u64))
+        let memory = self.memory.slice(offset, self.chunk)?;
+        let (address, shift, rights) = (self.address + offset as u64, self.shift, self.rights);
+        Some(Grant { key, domain, memory, address, shift, rights })
     }
 
     pub fn pd(&self) -> PdId {
@@ -73,9 +79,8 @@ fn put(
         None => None,
         Some(place) => {
             let region = region.ok_or(VerbsError::NoSuchObject)?;
-            let (memory, address) = region.place(change.chunk).ok_or(VerbsError::Invalid)?;
-            let (shift, access) = (mkey::shift(region.chunk), region.access);
-            Some(Grant { key: pool.value(place), domain, memory, address, shift, access })
+            let grant = region.grant(change.chunk, pool.value(place), domain);
+            Some(grant.ok_or(VerbsError::Invalid)?)
         }
     };
     if let Some(place) = change.takes {
@@ -88,6 +93,18 @@ fn put(
     }
     sends.end(Then::Key(change));
     Ok(())
+}
+
+/// Whether a change of so many blocks can be posted to a queue pair: one of the same domain, which sends, and has room.
+#[inline]
+fn check_change(pair: &Pair, pd: PdId, blocks: u32) -> Result<(), VerbsError> {
+    if pair.asked != QpState::Rts {
+        return Err(VerbsError::WrongState);
+    }
+    if pair.pd != pd || pair.service() != Service::Reliable {
+        return Err(VerbsError::Invalid);
+    }
+    if pair.sends.has_blocks(blocks) { Ok(()) } else { Err(VerbsError::QueueFull) }
 }
 
 impl ConnectX {
@@ -128,6 +145,29 @@ impl ConnectX {
         }
     }
 
+    /// The same of a change that was posted to a queue pair, as most are: of one key for another, of a chunk that is there.
+    #[inline]
+    pub(super) fn posted_key_is_changed(&mut self, change: &Change) {
+        let ConnectX { regions, domains, pool, .. } = self;
+        if let Some(region) = regions.get_mut(change.region.0)
+            && let Some(slot) = region.slots.get_mut(usize::from(change.chunk))
+            && let (Some(old), Some((_, rkey))) = (change.takes, change.tells)
+            && change.gives.is_some()
+        {
+            slot.posted = slot.posted.saturating_sub(1);
+            slot.rkey = rkey;
+            if let Some(pd) = pool.dead(old)
+                && let Some(domain) = domains.get_mut(pd.0)
+            {
+                domain.users = domain.users.saturating_sub(1);
+                domain.spare.push(old);
+            }
+            return;
+        }
+        self.posted_change_is_done(change);
+        self.key_is_changed(change);
+    }
+
     /// A change that was posted to a queue pair is done, one way or another.
     pub(super) fn posted_change_is_done(&mut self, change: &Change) {
         let slots = self.regions.get_mut(change.region.0).map(|found| &mut found.slots);
@@ -165,7 +205,7 @@ impl ConnectX {
             return Err(VerbsError::Busy);
         }
         let old = old.latest;
-        let new = self.draw(pd, false, rng)?;
+        let new = self.draw(pd, rng)?;
         self.pool.give(new, pd, id, chunk);
         if let Some(region) = self.regions.get_mut(id.0)
             && let Some(slot) = region.slots.get_mut(usize::from(chunk))
@@ -206,7 +246,8 @@ impl ConnectX {
         let id = self.add_region(Registration {
             pd,
             memory,
-            access,
+            rights: mkey::rights(access),
+            shift: mkey::shift(chunk),
             address,
             chunk,
             is_chunked,
@@ -243,7 +284,8 @@ impl ConnectX {
         let id = self.add_region(Registration {
             pd,
             memory,
-            access,
+            rights: mkey::rights(access),
+            shift: mkey::shift(chunk),
             address,
             chunk,
             is_chunked,
@@ -280,13 +322,14 @@ impl ConnectX {
         if region.is_chunked {
             return Err(VerbsError::Invalid);
         }
-        let before = (region.memory, region.address, region.chunk);
-        (region.memory, region.address, region.chunk) = (memory, address, memory.len());
+        let before = (region.memory, region.address, region.chunk, region.shift);
+        (region.memory, region.address) = (memory, address);
+        (region.chunk, region.shift) = (memory.len(), mkey::shift(memory.len()));
         match self.rotate(id, rng) {
             Ok(rkey) => Ok(Region { id, rkey, address, memory }),
             Err(error) => {
                 if let Some(region) = self.regions.get_mut(id.0) {
-                    (region.memory, region.address, region.chunk) = before;
+                    (region.memory, region.address, region.chunk, region.shift) = before;
                 }
                 Err(error)
             }
@@ -299,7 +342,9 @@ impl ConnectX {
         let slots = region.slots.iter_mut().enumerate();
         let taken = slots.filter_map(|(chunk, slot)| Some((chunk as u16, slot.latest.take()?)));
         let taken: Vec<_> = taken.collect();
-        taken.iter().for_each(|(_, place)| self.pool.dies(*place));
+        for (_, place) in &taken {
+            self.pool.dies(*place);
+        }
         Ok(taken)
     }
 
@@ -330,7 +375,8 @@ impl ConnectX {
     ) -> Result<KeyChange<()>, VerbsError> {
         let region = self.regions.get(id.0).ok_or(VerbsError::NoSuchObject)?;
         let live = region.slots.iter().filter(|slot| slot.latest.is_some()).count() as u32;
-        self.check_change(region.pd, request, live * mkey::TAKE_BLOCKS)?;
+        let pair = self.pairs.get(request.qp.0).ok_or(VerbsError::NoSuchObject)?;
+        check_change(pair, region.pd, live * mkey::TAKE_BLOCKS)?;
         let taken = self.take_keys(id)?;
         let Some(&(last, _)) = taken.last() else { return Ok(KeyChange::Done(())) };
         for (chunk, place) in taken {
@@ -347,53 +393,73 @@ impl ConnectX {
         &mut self,
         id: MrId,
         chunk: u16,
-        request: KeyRequest,
+        by: KeyRequest,
         rng: &mut dyn RngCore,
     ) -> Result<KeyChange<u32>, VerbsError> {
-        let region = self.regions.get(id.0).ok_or(VerbsError::NoSuchObject)?;
-        let pd = region.pd;
-        let slot = *region.slots.get(usize::from(chunk)).ok_or(VerbsError::Invalid)?;
-        const BLOCKS: u32 = mkey::GIVE_BLOCKS + mkey::TAKE_BLOCKS;
-        let mut room = self.check_change(pd, request, BLOCKS);
-        if room == Err(VerbsError::QueueFull) {
+        match self.try_to_rotate(id, chunk, by, 1 + self.limits.spare_keys / 2, rng) {
             // Perhaps requests are done that nobody wants to hear of.
-            self.reap();
-            room = self.check_change(pd, request, BLOCKS);
+            Err(VerbsError::QueueFull) => self.reap(),
+            // More keys may belong to the domain.
+            Err(VerbsError::NoRoom) => {
+                let pd = self.regions.get(id.0).ok_or(VerbsError::NoSuchObject)?.pd;
+                self.stock(pd, rng)?;
+            }
+            done => return done,
         }
-        room?;
-        let few = self.limits.spare_keys / 2;
-        if self.domains.get(pd.0).is_some_and(|domain| domain.spare.len() <= few) {
-            self.stock(pd, rng)?;
-        }
-        let new = self.draw(pd, true, rng)?;
-        self.pool.give(new, pd, id, chunk);
-        if let Some(old) = slot.latest {
-            self.pool.dies(old);
-        }
-        let slots = self.regions.get_mut(id.0).map(|found| &mut found.slots);
-        if let Some(slot) = slots.and_then(|slots| slots.get_mut(usize::from(chunk))) {
-            slot.latest = Some(new);
-        }
-        let rkey = self.pool.value(new);
-        let (tells, is_awaited) = (Some((request.id, rkey)), request.signaled);
-        let (takes, gives) = (slot.latest, Some(new));
-        self.post_change(
-            request.qp,
-            Change { region: id, chunk, takes, gives, tells, is_awaited },
-        )?;
-        Ok(if request.signaled { KeyChange::Posted } else { KeyChange::Promised(rkey) })
+        self.try_to_rotate(id, chunk, by, (self.limits.spare_keys / 2).max(1), rng)
     }
 
-    /// Whether a change can be posted to a queue pair: one of the same domain, which sends, and has room.
-    fn check_change(&self, pd: PdId, by: KeyRequest, blocks: u32) -> Result<(), VerbsError> {
-        let pair = self.pairs.get(by.qp.0).ok_or(VerbsError::NoSuchObject)?;
-        if pair.asked != QpState::Rts {
-            return Err(VerbsError::WrongState);
+    /// Posts it. `NoRoom` if fewer than so many keys are spare in the region's domain.
+    #[inline(always)]
+    fn try_to_rotate(
+        &mut self,
+        id: MrId,
+        chunk: u16,
+        by: KeyRequest,
+        least: usize,
+        rng: &mut dyn RngCore,
+    ) -> Result<KeyChange<u32>, VerbsError> {
+        let ConnectX { regions, domains, pairs, pool, news, awaited, fence, .. } = self;
+        let region = regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let old = region.slots.get(usize::from(chunk)).ok_or(VerbsError::Invalid)?.latest;
+        let pair = pairs.get_mut(by.qp.0).ok_or(VerbsError::NoSuchObject)?;
+        check_change(pair, region.pd, mkey::GIVE_BLOCKS + mkey::TAKE_BLOCKS)?;
+        let domain = domains.get_mut(region.pd.0).ok_or(VerbsError::NoSuchObject)?;
+        if domain.spare.len() < least {
+            return Err(VerbsError::NoRoom);
         }
-        if pair.pd != pd || pair.service() != super::context::Service::Reliable {
-            return Err(VerbsError::Invalid);
+        let mut grant = region.grant(chunk, 0, None).ok_or(VerbsError::Invalid)?;
+        let (new, rkey) = pool.draw_of(&mut domain.spare, rng).ok_or(VerbsError::NoRoom)?;
+        grant.key = rkey;
+        // Until it is taken back.
+        domain.users += 1;
+        pool.give(new, region.pd, id, chunk);
+        if let Some(old) = old {
+            let (blocks, control) = mkey::take(pool.dies(old), *fence);
+            pair.sends.put(blocks, control);
         }
-        if pair.sends.has_blocks(blocks) { Ok(()) } else { Err(VerbsError::QueueFull) }
+        let (blocks, control) = mkey::give(&grant, *fence);
+        pair.sends.put(blocks, control);
+        pair.sends.end(Then::Key(Change {
+            region: id,
+            chunk,
+            takes: old,
+            gives: Some(new),
+            tells: Some((by.id, rkey)),
+            is_awaited: by.signaled,
+        }));
+        // Those behind it find it done.
+        pair.sends.fence = FENCE_SMALL;
+        *awaited += u32::from(by.signaled);
+        if let Some(slot) = region.slots.get_mut(usize::from(chunk)) {
+            slot.latest = Some(new);
+            slot.posted += 1;
+        }
+        if !pair.listed {
+            pair.listed = true;
+            news.push(HandleTable::<Pair>::index(by.qp.0) as u32);
+        }
+        Ok(if by.signaled { KeyChange::Posted } else { KeyChange::Promised(rkey) })
     }
 
     /// Posts a change to a queue pair of the region's domain, which has room for it.

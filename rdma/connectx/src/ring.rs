@@ -44,6 +44,18 @@ pub struct Entry {
     pub is_ipv4: bool,
 }
 
+/// A receive that a WRITE with an immediate, or a SEND without one, has consumed: of which queue pair, as it is called here
+/// and by its number, the counter of the work request, bytes that came, and the immediate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    pub is_write: bool,
+    pub user: u32,
+    pub number: u32,
+    pub counter: u16,
+    pub length: u32,
+    pub immediate: u32,
+}
+
 /// The queue.
 pub struct Ring {
     pub buffer: Buffer,
@@ -66,6 +78,27 @@ impl Ring {
         if queue == self.completions.number() {
             self.completions.has_told();
         }
+    }
+
+    /// Whose receive the next entry is of, if a WRITE with an immediate or a SEND without one has consumed it.
+    #[inline(always)]
+    pub fn next_received(&self) -> Option<Received> {
+        let (at, last) = self.completions.next_words()?;
+        let user = self.completions.word(at, 4);
+        matches!(last >> 4 & 0xf, 1 | 2).then_some(Received {
+            is_write: last >> 4 & 0xf == 1,
+            user: (user >> 32) as u32 & 0xff_ffff,
+            number: (last >> 32) as u32 & 0xff_ffff,
+            counter: (last >> 16) as u16,
+            length: self.completions.word(at, 5) as u32,
+            immediate: user as u32,
+        })
+    }
+
+    /// Takes the entry that was looked at.
+    #[inline(always)]
+    pub fn skip(&mut self) {
+        self.completions.skip();
     }
 
     /// The next entry.

@@ -227,7 +227,7 @@ impl SendQueue {
     }
 
     /// The first two words of the next request, which has a completion written if it is the last one.
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, control: &Control) -> [u64; 2] {
         let counter = u64::from(self.written as u16);
         let (number, segments) = (u64::from(self.number), control.segments as u64);
@@ -243,7 +243,7 @@ impl SendQueue {
     }
 
     /// What was written since the last end, a request or several that are one to their user, was this.
-    #[inline]
+    #[inline(always)]
     pub fn end(&mut self, then: Then) {
         let (id, kind) = match then {
             Then::User { id, success: Success::Untold } => (id, WorkKind::Quiet),
@@ -276,7 +276,7 @@ impl SendQueue {
     }
 
     /// Writes a request of so many blocks, of which these have all but the control segment, and does not end it.
-    #[inline]
+    #[inline(always)]
     pub fn put<const BLOCKS: usize>(
         &mut self,
         mut blocks: [[u64; WORDS]; BLOCKS],
@@ -370,6 +370,7 @@ impl SendQueue {
     }
 
     /// Takes a request out that will never be done, the oldest first.
+    #[inline]
     pub fn give_up(&mut self) -> Option<Then> {
         if self.first_work == self.end_work {
             return None;

@@ -122,6 +122,7 @@ pub fn open(
         numbers: BTreeMap::new(),
         leaving: Vec::new(),
         cqs: CompletionQueues::new(limits.cqs),
+        has_completions: false,
         news: Vec::new(),
         jobs: VecDeque::new(),
         doing: None,

@@ -96,6 +96,11 @@ impl CompletionQueues {
         self.queues.get_mut(cq.0)?.ring.pop_front()
     }
 
+    /// Whether no queue has a completion.
+    pub fn are_empty(&self) -> bool {
+        self.queues.iter().all(|queue| queue.ring.is_empty())
+    }
+
     /// Has a queue told of by `number` when it gets completions, instead of being polled all the time.
     pub fn watch(&mut self, cq: CqId, number: u32) {
         if let Some(queue) = self.queues.get_mut(cq.0) {

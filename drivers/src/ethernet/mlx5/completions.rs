@@ -150,11 +150,22 @@ impl Completions {
 
     /// The next one: where its words begin, and the last of them.
     #[inline(always)]
-    pub fn take_words(&mut self) -> Option<(usize, u64)> {
-        let last = self.last(self.taken)?;
-        let at = self.index(self.taken);
+    pub fn next_words(&self) -> Option<(usize, u64)> {
+        Some((self.index(self.taken), self.last(self.taken)?))
+    }
+
+    /// The next one, which was looked at, is taken.
+    #[inline(always)]
+    pub fn skip(&mut self) {
         self.taken = self.taken.wrapping_add(1);
-        Some((at, last))
+    }
+
+    /// The next one, which is taken: where its words begin, and the last of them.
+    #[inline(always)]
+    pub fn take_words(&mut self) -> Option<(usize, u64)> {
+        let next = self.next_words()?;
+        self.skip();
+        Some(next)
     }
 
     /// A word of those that begin there.

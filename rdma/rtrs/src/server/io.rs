@@ -245,6 +245,7 @@ impl Server {
     /// Answers a request. `result` holds the data of a read, at most as much as was asked for, to
     /// stay unchanged until it is sent (more is EIO); nothing of it is sent for writes. None if `id` names no request
     /// that is being worked on.
+    #[inline(always)]
     pub fn respond<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
@@ -483,9 +484,8 @@ fn admit_arrival(
 #[inline(always)]
 fn read_header(contents: &Contents, offset: usize) -> Option<Result<IoHeader, WireError>> {
     let at = offset.checked_sub(contents.start)?;
-    let mut bytes = [0; IoHeader::MAX_SIZE];
-    match contents.window.read(at, &mut bytes) {
-        Ok(()) => Some(IoHeader::parse(&bytes)),
+    match contents.window.read_array::<{ IoHeader::MAX_SIZE }>(at) {
+        Ok(bytes) => Some(IoHeader::parse(&bytes)),
         Err(_) => read_header_at_end(&contents.window, at),
     }
 }

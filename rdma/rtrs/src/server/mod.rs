@@ -252,6 +252,11 @@ impl Server {
         None
     }
 
+    /// Whether there are connections.
+    pub fn has_connections(&self) -> bool {
+        !self.connections.is_empty()
+    }
+
     /// When `handle_timeout` wants to be called, if ever.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|&(at, _)| at);

@@ -25,7 +25,7 @@ enum Outcome {
 
 impl Server {
     /// Does what a request asks for. If its volume has no room, that volume is returned.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn execute<P: RdmaDevice + ?Sized>(
         &mut self,
         request: &Request,
@@ -42,6 +42,30 @@ impl Server {
         }
     }
 
+    /// The same of what there was no room for at once.
+    #[inline(never)]
+    fn execute_late<P: RdmaDevice + ?Sized>(
+        &mut self,
+        request: &Request,
+        volumes: &mut Volumes,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Option<VolumeId> {
+        self.execute(request, volumes, ctx)
+    }
+
+    /// The same of what was not answered at once.
+    #[inline(never)]
+    fn answer_late<P: RdmaDevice + ?Sized>(
+        &mut self,
+        id: RequestId,
+        volume: Option<VolumeId>,
+        result: Result<Window, Errno>,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        self.answer(id, volume, result, ctx);
+    }
+
+    #[inline(always)]
     fn answer<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
@@ -63,9 +87,8 @@ impl Server {
         ctx: &mut EngineContext<'_, P>,
     ) -> Outcome {
         // Nearly all are I/O, of the one size that Linux sends.
-        let mut bytes = [0; Io::SIZE];
-        if request.user.len() == bytes.len()
-            && request.user.read(0, &mut bytes).is_ok()
+        if request.user.len() == Io::SIZE
+            && let Ok(bytes) = request.user.read_array::<{ Io::SIZE }>(0)
             && let Ok(wire::Request::Io(io)) = wire::Request::parse(&bytes)
         {
             return self.submit(request, &io, volumes, ctx);
@@ -199,7 +222,7 @@ impl Server {
             (Ok(()), None) => Err(Errno::ECONNABORTED),
             (Err(error), _) => Err(errno(error)),
         };
-        self.answer(id, Some(volume), result, ctx);
+        self.answer_late(id, Some(volume), result, ctx);
     }
 
     /// A volume has room again.
@@ -211,10 +234,10 @@ impl Server {
     ) {
         while let Some(id) = self.books_of(volume).waiting.pop_front() {
             let Some(request) = self.transport.request(id, ctx) else {
-                self.answer(id, None, Err(Errno::ECONNABORTED), ctx);
+                self.answer_late(id, None, Err(Errno::ECONNABORTED), ctx);
                 continue;
             };
-            if let Some(busy) = self.execute(&request, volumes, ctx) {
+            if let Some(busy) = self.execute_late(&request, volumes, ctx) {
                 self.books_of(busy).waiting.push_front(id);
                 return;
             }

@@ -154,6 +154,11 @@ impl Server {
         moved || completed || self.transport.counters().completions > before
     }
 
+    /// Whether anybody is connected to it.
+    pub fn has_clients(&self) -> bool {
+        self.transport.has_connections()
+    }
+
     /// Whether it has nothing to tell, and has not refused anything.
     pub fn is_calm(&mut self) -> bool {
         self.transport.is_calm()
