@@ -3,7 +3,7 @@
 use super::pair::{Gone, Pair, source};
 use super::ring::{Entry, Kind, Received, status};
 use super::send_queue::{Change, Success, Then};
-use super::{ConnectX, commands::Job, management, setup};
+use super::{ConnectX, commands::Job, management, regions, setup};
 use drivers::ethernet::mlx5::{Arm, PairEvent};
 use drivers::hal::{Instant, Port};
 use softverbs::handle_table::HandleTable;
@@ -376,8 +376,10 @@ impl ConnectX {
     #[inline]
     fn requests_are_done(&mut self, place: usize, counter: u16, end: Status) {
         loop {
-            let Some(pair) = self.pairs.at_mut(place) else { return };
-            if end == Status::Success && pair.sends.pass(counter) {
+            let ConnectX { pairs, regions, domains, pool, .. } = self;
+            let Some(pair) = pairs.at_mut(place) else { return };
+            let changed = |change: &Change| regions::posted_is_done(regions, domains, pool, change);
+            if end == Status::Success && pair.sends.pass(counter, changed) {
                 return;
             }
             let Some((then, is_it)) = pair.sends.retire(counter) else {
@@ -386,17 +388,6 @@ impl ConnectX {
                 return;
             };
             let (qp, cq) = (pair.id, pair.send_cq);
-            if let Then::Key(change) = &then
-                && !change.is_awaited
-                && (!is_it || end == Status::Success)
-            {
-                // Most are: nobody is told.
-                self.posted_key_is_changed(change);
-                if is_it {
-                    return;
-                }
-                continue;
-            }
             if then.is_awaited() {
                 self.awaited = self.awaited.saturating_sub(1);
             }
@@ -418,11 +409,16 @@ impl ConnectX {
                 self.complete(cq, Completion { id, qp, status, operation, datagram_from: None });
             }
             Then::Key(change) => {
-                self.posted_change_is_done(&change);
                 match status {
-                    Status::Success => self.key_is_changed(&change),
+                    Status::Success => {
+                        let ConnectX { regions, domains, pool, .. } = self;
+                        regions::posted_is_done(regions, domains, pool, &change);
+                    }
                     // It is done all the same.
-                    _ => self.change_anyway(&change),
+                    _ => {
+                        self.posted_change_is_over(&change);
+                        self.change_anyway(&change);
+                    }
                 }
                 if let Some((id, rkey)) = change.tells
                     && (change.is_awaited || status != Status::Success)
@@ -499,7 +495,7 @@ impl ConnectX {
         self.arena.free(gone.record);
         self.release(gone.pd);
         for change in gone.undone {
-            self.posted_change_is_done(&change);
+            self.posted_change_is_over(&change);
             self.change_anyway(&change);
         }
     }

@@ -2,9 +2,9 @@
 //! Linux's `lib/dim` does). A loop that halts as soon as it has nothing to do is woken for every few requests otherwise; with
 //! it, for as many as come without a pause.
 //!
-//! It is tried where several completions are found at a wake-up, with the mean time between two of them as the period, which
-//! begins anew with each, so that it ends when there is a pause; and kept if then many more are found at each and not
-//! fewer come in all. Where requests come one by one, each when the one before it was answered, none is held back.
+//! It is tried where several completions are found at a wake-up, with a period of twice the mean time between two of them,
+//! which begins anew with each, so that it ends when there is a pause; and kept if then many more are found at each, and
+//! about as many come in all. Where requests come one by one, each when the one before it was answered, none is held back.
 
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -123,7 +123,7 @@ impl Moderation {
             Stage::Off(pause) => self.stage = Stage::Off(pause.saturating_sub(1)),
             Stage::Tried(old) => {
                 let more = 4 * epoch.completions >= 5 * old.completions;
-                if more && epoch.gap() <= old.gap() * 5 / 4 {
+                if more && epoch.gap() <= old.gap() * 7 / 6 {
                     (self.stage, self.pause) = (Stage::On, PAUSE);
                 } else {
                     (self.stage, self.period) = (Stage::Off(self.pause), 0);
@@ -144,7 +144,7 @@ impl Moderation {
 
 /// The period for what was found.
 fn wanted(epoch: &Epoch) -> u16 {
-    epoch.gap().min(LONGEST).as_micros().max(1) as u16
+    (2 * epoch.gap()).min(LONGEST).as_micros().max(1) as u16
 }
 
 #[cfg(test)]
@@ -184,19 +184,19 @@ mod tests {
         let mut load = Load::new();
         let deep = |period| if period > 0 { (8, 16) } else { (3, 6) };
         load.wakes(10 * EPOCH, deep);
-        assert_eq!((load.moderation.period(), load.asked), (2, 1));
+        assert_eq!((load.moderation.period(), load.asked), (4, 1));
         // Others may do something now and then; and all the time.
         let now = Instant::from_nanos(1000 * load.now);
         assert!(!load.moderation.halts_after_others(load.taken, now));
         load.wakes(EPOCH, deep);
-        assert_eq!(load.moderation.period(), 2);
+        assert_eq!(load.moderation.period(), 4);
         let ends = (0..EPOCH).map(|_| load.moderation.halts_after_others(load.taken, now));
         assert_eq!(ends.filter(|ends| *ends).count(), 1);
         assert_eq!(load.moderation.period(), 0);
         load.wakes(10 * EPOCH, deep);
-        assert_eq!(load.moderation.period(), 2);
+        assert_eq!(load.moderation.period(), 4);
         // It comes more slowly, and one by one.
-        load.wakes(3 * EPOCH, |_| (8, 800));
+        load.wakes(3 * EPOCH, |_| (8, 400));
         assert_eq!(load.moderation.period(), 100);
         load.wakes(EPOCH, |_| (8, 8_000_000));
         assert_eq!(load.moderation.period(), 256);

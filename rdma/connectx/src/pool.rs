@@ -171,15 +171,15 @@ impl Pool {
         key.value()
     }
 
-    /// It was taken back: the domain that it is spare in, if it is one's.
+    /// It was taken back: its value, and the domain that it is spare in, if it is one's.
     #[inline]
-    pub fn dead(&mut self, place: u32) -> Option<PdId> {
-        let key = self.keys.get_mut(place as usize)?;
+    pub fn dead(&mut self, place: u32) -> (u32, Option<PdId>) {
+        let Some(key) = self.keys.get_mut(place as usize) else { return (0, None) };
         key.state = State::Spare;
         if key.domain.is_none() {
             self.spare.push(place);
         }
-        key.domain
+        (key.value(), key.domain)
     }
 
     /// Puts a spare key to those that belong to no domain.
@@ -241,7 +241,7 @@ mod tests {
         let value = pool.value(place);
         pool.give(place, PdId(1), MrId(2), 3);
         pool.dies(place);
-        assert_eq!(pool.dead(place), Some(PdId(1)));
+        assert_eq!(pool.dead(place), (value, Some(PdId(1))));
         pool.put_back(place);
         value
     }

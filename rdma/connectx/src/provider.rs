@@ -264,7 +264,7 @@ impl Provider for ConnectX {
         self.remove_pair(qp)
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         let mut pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         if !pair.sends.has_room() {
@@ -295,7 +295,7 @@ impl Provider for ConnectX {
         self.post_long(qp, request)
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         if pair.asked == QpState::Error {

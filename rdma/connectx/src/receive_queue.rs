@@ -76,7 +76,7 @@ impl ReceiveQueue {
     }
 
     /// Posts a receive into memory of a domain whose key for all memory is `key`.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, request: &RecvRequest<'_>, key: u32) -> Result<(), VerbsError> {
         if self.posted.wrapping_sub(self.done) >= self.limit {
             return Err(VerbsError::QueueFull);
@@ -96,6 +96,16 @@ impl ReceiveQueue {
             self.record.store32(0, (self.posted & 0xffff).swap_bytes());
             return Ok(());
         }
+        self.post_memory(index, request, key)
+    }
+
+    /// Posts one into memory, at an index where there is room.
+    fn post_memory(
+        &mut self,
+        index: usize,
+        request: &RecvRequest<'_>,
+        key: u32,
+    ) -> Result<(), VerbsError> {
         let mut at = index << (self.shape.log_bytes - 3);
         let end = at + (1 << (self.shape.log_bytes - 3));
         // A length of 0 would stand for 2 GiB.

@@ -2,6 +2,7 @@
 
 use super::ConnectX;
 use super::context::Service;
+use super::domains::Domain;
 use super::mkey::{self, Grant};
 use super::pair::Pair;
 use super::pool::Pool;
@@ -107,6 +108,49 @@ fn check_change(pair: &Pair, pd: PdId, blocks: u32) -> Result<(), VerbsError> {
     if pair.sends.has_blocks(blocks) { Ok(()) } else { Err(VerbsError::QueueFull) }
 }
 
+/// Keys of a chunk of a region, if that is still there, were changed.
+#[inline]
+fn is_changed(
+    region: Option<&mut Registration>,
+    domains: &mut HandleTable<Domain>,
+    pool: &mut Pool,
+    change: &Change,
+) {
+    let mut slot = region.and_then(|region| region.slots.get_mut(usize::from(change.chunk)));
+    if let Some(place) = change.takes {
+        let (value, pd) = pool.dead(place);
+        if let Some(slot) = slot.as_mut().filter(|slot| slot.rkey == value) {
+            slot.rkey = 0;
+        }
+        if let Some(pd) = pd
+            && let Some(domain) = domains.get_mut(pd.0)
+        {
+            domain.users = domain.users.saturating_sub(1);
+            domain.spare.push(place);
+        }
+    }
+    if let (Some(place), Some(slot)) = (change.gives, slot) {
+        slot.rkey = pool.value(place);
+    }
+}
+
+/// A change that was posted to a queue pair is done.
+#[inline]
+pub fn posted_is_done(
+    regions: &mut HandleTable<Registration>,
+    domains: &mut HandleTable<Domain>,
+    pool: &mut Pool,
+    change: &Change,
+) {
+    let mut region = regions.get_mut(change.region.0);
+    if let Some(region) = &mut region
+        && let Some(slot) = region.slots.get_mut(usize::from(change.chunk))
+    {
+        slot.posted = slot.posted.saturating_sub(1);
+    }
+    is_changed(region, domains, pool, change);
+}
+
 impl ConnectX {
     /// Changes the keys of a chunk by the key queue.
     pub(super) fn change_keys(&mut self, change: Change) -> Result<(), VerbsError> {
@@ -125,51 +169,12 @@ impl ConnectX {
 
     /// Keys of a chunk were changed.
     pub(super) fn key_is_changed(&mut self, change: &Change) {
-        let Change { region, chunk, takes, gives, .. } = *change;
-        let slots = self.regions.get_mut(region.0).map(|found| &mut found.slots);
-        let mut slot = slots.and_then(|slots| slots.get_mut(usize::from(chunk)));
-        if let Some(place) = takes {
-            let value = self.pool.value(place);
-            if let Some(slot) = slot.as_mut().filter(|slot| slot.rkey == value) {
-                slot.rkey = 0;
-            }
-            if let Some(pd) = self.pool.dead(place)
-                && let Some(domain) = self.domains.get_mut(pd.0)
-            {
-                domain.users = domain.users.saturating_sub(1);
-                domain.spare.push(place);
-            }
-        }
-        if let (Some(place), Some(slot)) = (gives, slot) {
-            slot.rkey = self.pool.value(place);
-        }
-    }
-
-    /// The same of a change that was posted to a queue pair, as most are: of one key for another, of a chunk that is there.
-    #[inline]
-    pub(super) fn posted_key_is_changed(&mut self, change: &Change) {
         let ConnectX { regions, domains, pool, .. } = self;
-        if let Some(region) = regions.get_mut(change.region.0)
-            && let Some(slot) = region.slots.get_mut(usize::from(change.chunk))
-            && let (Some(old), Some((_, rkey))) = (change.takes, change.tells)
-            && change.gives.is_some()
-        {
-            slot.posted = slot.posted.saturating_sub(1);
-            slot.rkey = rkey;
-            if let Some(pd) = pool.dead(old)
-                && let Some(domain) = domains.get_mut(pd.0)
-            {
-                domain.users = domain.users.saturating_sub(1);
-                domain.spare.push(old);
-            }
-            return;
-        }
-        self.posted_change_is_done(change);
-        self.key_is_changed(change);
+        is_changed(regions.get_mut(change.region.0), domains, pool, change);
     }
 
-    /// A change that was posted to a queue pair is done, one way or another.
-    pub(super) fn posted_change_is_done(&mut self, change: &Change) {
+    /// A change that was posted to a queue pair has come to nothing.
+    pub(super) fn posted_change_is_over(&mut self, change: &Change) {
         let slots = self.regions.get_mut(change.region.0).map(|found| &mut found.slots);
         if let Some(slot) = slots.and_then(|slots| slots.get_mut(usize::from(change.chunk))) {
             slot.posted = slot.posted.saturating_sub(1);

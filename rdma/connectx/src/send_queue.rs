@@ -314,23 +314,32 @@ impl SendQueue {
         function.ring(self.control[0]);
     }
 
-    /// Takes out requests that are done, up to the one with this counter, as long as nobody wants to hear of them. Whether
-    /// that one was among them.
+    /// Takes out requests that are done, up to the one with this counter, as long as no user wants to hear of them; what
+    /// has become of keys is for `changed`. Whether that one was among them.
     #[inline]
-    pub fn pass(&mut self, counter: u16) -> bool {
+    pub fn pass(&mut self, counter: u16, mut changed: impl FnMut(&Change)) -> bool {
         if !self.is_outstanding(counter) {
             return false;
         }
         while self.first_work != self.end_work {
             let index = self.first_work & (self.entries - 1);
-            let Some(work) = self.works.get(index as usize) else { return false };
-            if work.kind != WorkKind::Quiet {
+            let Some(&Work { end, kind, .. }) = self.works.get(index as usize) else {
                 return false;
+            };
+            match kind {
+                WorkKind::Quiet => self.outstanding -= 1,
+                WorkKind::Key => {
+                    self.changed = (self.back, end);
+                    if let Some(Then::Key(change)) = self.changes.front() {
+                        changed(change);
+                    }
+                    self.changes.pop_front();
+                }
+                WorkKind::Told | WorkKind::Awaited | WorkKind::AwaitedKey => return false,
             }
-            let is_it = Self::is_of(counter, self.back, work.end);
-            self.back = work.end;
+            let is_it = Self::is_of(counter, self.back, end);
+            self.back = end;
             self.first_work = self.first_work.wrapping_add(1);
-            self.outstanding -= 1;
             if is_it {
                 return true;
             }
@@ -418,7 +427,7 @@ mod tests {
             queue.put([[1; WORDS]; 2], two);
             queue.put([[2; WORDS]; 3], three);
             queue.end(change(round));
-            assert!(!queue.is_idle() && !queue.pass(at));
+            assert!(!queue.is_idle() && !queue.pass(at, |_| ()));
             let after = at.wrapping_add(5);
             assert_eq!(queue.retire(after), None, "of none that there is");
             // One of both is heard of, or both are.

@@ -439,7 +439,8 @@ impl Provider for ProviderSet {
         by_name!(self, qp, QpId, |device, own| device.destroy_qp(own), Err(NO_OBJECT))
     }
 
-    #[inline]
+    #[cfg_attr(feature = "connectx", inline(always))]
+    #[cfg_attr(not(feature = "connectx"), inline)]
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         match names::owner(qp.0) {
             Owner::Ports => self.roce.post_send(qp, request),
@@ -450,12 +451,13 @@ impl Provider for ProviderSet {
             #[cfg(feature = "connectx")]
             Owner::Card(number, own) => {
                 let card = self.cards.get_mut(number).ok_or(NO_OBJECT)?;
-                card.beside.post_send(QpId(own), request)
+                card.beside.send(QpId(own), request)
             }
         }
     }
 
-    #[inline]
+    #[cfg_attr(feature = "connectx", inline(always))]
+    #[cfg_attr(not(feature = "connectx"), inline)]
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
         match names::owner(qp.0) {
             Owner::Ports => self.roce.post_recv(qp, request),
@@ -466,7 +468,7 @@ impl Provider for ProviderSet {
             #[cfg(feature = "connectx")]
             Owner::Card(number, own) => {
                 let card = self.cards.get_mut(number).ok_or(NO_OBJECT)?;
-                card.beside.post_recv(QpId(own), request)
+                card.beside.device.post_recv(QpId(own), request)
             }
         }
     }
