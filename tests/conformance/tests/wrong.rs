@@ -58,6 +58,7 @@ const BREAKS: &[(Fault, &str)] = &[
     (Fault::HasOneKeyForAllChunks, "chunks_have_keys_of_their_own"),
     (Fault::KeepsChunkKeys, "chunks_have_keys_of_their_own"),
     (Fault::KeepsChunkKeys, "keys_change_behind_what_was_posted"),
+    (Fault::KeepsChunkKeys, "a_key_that_is_promised_is_in_force_behind_it"),
     (Fault::DrawsKeysAnew, "keys_are_never_seen_again"),
     (Fault::LosesPrivateData, "connections_are_asked_for_accepted_and_used"),
     (Fault::CutsPrivateData, "private_data_is_bounded"),

@@ -3,6 +3,7 @@
 //! errors is an opinion, so these cases say that our provider gets along with that, not that it would with a card.
 
 mod errors;
+mod moderation;
 
 use connectx::ConnectX;
 use drivers::hal::{Notice, Port, Window};

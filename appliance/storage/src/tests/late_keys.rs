@@ -1,7 +1,7 @@
 //! The same over a provider that changes keys as hardware does: later, and told by a completion.
 
 use crate::rnbd::server::Export;
-use crate::rnbd::wire::{AccessMode, Operation};
+use crate::rnbd::wire::{AccessMode, Close, Operation};
 use crate::testing::{Wire, World, context, user_io, with_late_keys};
 use crate::volume::{Completion, RamVolume, Request, Submitted, Volume, VolumeError};
 use alloc::boxed::Box;
@@ -130,8 +130,8 @@ fn what_the_client_could_change_in_vain_is_not_waited_for() {
         world.wire.holds_changes = true;
         let permit = world.start_read(client, &user_io(Operation::Read, 0, 4096), 4096);
         world.run();
-        // Its client waits for the end of its own key.
-        assert_eq!(world.server.transport().paths().next().unwrap().stats.reads, 2);
+        // SESS_INFO, OPEN, and this, whose client waits for the end of a key of its own.
+        assert_eq!(world.server.transport().paths().next().unwrap().stats.reads, 3);
         let written = world.start_write(client, &user_io(Operation::Write, 8, 512), &[0x11; 512]);
         world.run();
         let ended = world.outcome(client, written);
@@ -167,7 +167,7 @@ fn a_device_that_does_not_copy_makes_all_writes_wait() {
     world.run();
     assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
     world.clients[client].put_permit(permit);
-    world.close(client, second).unwrap();
+    world.write(client, &Close { device: second }.emit(), &[]).unwrap();
     world.wire.holds_changes = true;
     let permit = world.start_write(client, &user_io(Operation::Write, 8, 512), &[0x11; 512]);
     world.run();

@@ -230,6 +230,35 @@ pub fn keys_change_behind_what_was_posted(fixture: Box<dyn Fixture>) {
     assert_eq!(world.attempt(write_byte(to)), Status::RemoteAccess);
 }
 
+/// What comes behind a change that nobody is told of finds the next key in force, and the one before dead.
+pub fn a_key_that_is_promised_is_in_force_behind_it(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    let memory = world.memory(1, 64);
+    let (pd, mut rng) = (world.pd[1], world.rng.fork());
+    let made = world.device(1).register_chunks(pd, 2, 32, Some(memory), &mut rng).unwrap();
+    let mut before = world.device(1).chunk_key(made.id, 1).unwrap();
+    let address = made.address + 32;
+    for round in 0..40u64 {
+        world.post_recv(0, 4 * round, &[]);
+        let by = KeyRequest { qp: world.qp[1], id: 4 * round + 1, signaled: false };
+        let change = world.device(1).rotate_chunk_key(made.id, 1, by, &mut rng).unwrap();
+        let (KeyChange::Done(rkey) | KeyChange::Promised(rkey)) = change else {
+            panic!("nobody is told of it, so that it is known: {change:?}");
+        };
+        world.post(1, 4 * round + 2, send_inline(&[]));
+        // Whoever was told of it by that.
+        assert_eq!(world.ends(0, 1), [(4 * round, Status::Success)]);
+        assert_eq!(world.attempt(write_byte(RemoteAddress { address, rkey })), Status::Success);
+        assert_eq!(world.ends(1, 1), [(4 * round + 2, Status::Success)]);
+        assert_ne!(rkey, before);
+        if round == 39 {
+            let to = RemoteAddress { address, rkey: before };
+            assert_eq!(world.attempt(write_byte(to)), Status::RemoteAccess);
+        }
+        before = rkey;
+    }
+}
+
 /// Of many keys none comes twice, and none follows from the one before.
 pub fn keys_are_never_seen_again(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture);

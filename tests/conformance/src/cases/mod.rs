@@ -86,6 +86,7 @@ cases! {
         sends_invalidate_keys
         chunks_have_keys_of_their_own
         keys_change_behind_what_was_posted
+        a_key_that_is_promised_is_in_force_behind_it
         keys_are_never_seen_again;
     connections:
         connections_are_asked_for_accepted_and_used

@@ -615,3 +615,53 @@ fn states_of_queue_pairs_are_kept_to() {
     bench.command(0, 0x50a, 0, &[a.pair.to_be_bytes(), [0; 4]].concat()).unwrap();
     assert_eq!(bench.command(0, 0x503, 0, &input), Err(0x10));
 }
+
+/// Whoever is to be told of completions hears of them a while after the last one, or after so many; or so long after the
+/// last event.
+#[test]
+fn moderation_holds_events_back() {
+    const MICROSECOND: Nanoseconds = 1000;
+    let (mut bench, mut a, mut b) = Bench::pairs();
+    // Time, in microseconds, and how many were sent before.
+    type Step = (Nanoseconds, u32);
+    let mut told = |mode: u64, period: u64, most: u64, steps: &[Step]| -> Vec<u64> {
+        let mut input = vec![0; 0x108];
+        put32(&mut input, 0, a.completions);
+        put32(&mut input, 4, 0x13);
+        let context = &mut input[8..];
+        set(context, 0xf, 2, mode);
+        set(context, 0x84, 12, period);
+        set(context, 0x90, 16, most);
+        bench.command(a.card, 0x403, 0, &input).unwrap();
+        let page = u64::from(a.uar) << 12;
+        let mut interrupts = Vec::new();
+        for (time, sends) in steps {
+            for _ in 0..*sends {
+                bench.post(&mut b, 0x1000, 64);
+                bench.send(work_request::SEND, 0, &[data(&a, 0, 8)], &mut a);
+            }
+            bench.run(time * MICROSECOND, &mut [&mut a, &mut b]);
+            interrupts.push(bench.cards[a.card].counts.interrupts);
+        }
+        // All is taken in: of both kinds of queue the next one is told of.
+        let events = bench.cards[a.card].counts.interrupts as u32;
+        let number = *bench.cards[a.card].state.event_queues.keys().next().unwrap();
+        bench.write(a.card, page + 0x40, &(number << 24 | events).to_be_bytes());
+        let arm = u64::from(a.taken) << 32 | u64::from(a.completions);
+        bench.write(a.card, page + 0x20, &arm.to_be_bytes());
+        interrupts
+    };
+    // Not armed: nobody is told.
+    assert_eq!(told(1, 100, 3, &[(10, 1)]), [0]);
+    // From each completion on.
+    assert_eq!(told(1, 100, 8, &[(50, 1), (90, 1), (20, 0)]), [0, 0, 1]);
+    // After so many.
+    assert_eq!(told(1, 100, 3, &[(50, 2), (10, 1)]), [1, 2]);
+    assert_eq!(told(1, 100, 0, &[(60, 2), (60, 3), (60, 3), (60, 0)]), [2, 2, 2, 3]);
+    // From the last event on.
+    assert_eq!(told(0, 500, 0, &[(60, 1), (300, 1), (200, 1)]), [3, 3, 4]);
+    assert_eq!(told(0, 500, 0, &[(600, 0), (10, 1)]), [4, 5]);
+    // Not at all.
+    assert_eq!(told(1, 0, 3, &[(10, 1)]), [6]);
+    assert_eq!(bench.complained(0), 0);
+}
