@@ -203,7 +203,7 @@ impl ConnectX {
         self.ring.completions.tell();
     }
 
-    fn reap_sent(&mut self) {
+    pub(super) fn reap_sent(&mut self) {
         while let Some(entry) = self.sent.take() {
             self.pair_entry(entry.user as usize, &entry);
         }

@@ -12,7 +12,8 @@
 //! for (some microseconds): when [`Provider::register`], [`Provider::rotate_key`] or [`Provider::remap`] returns, the new key
 //! opens the memory, and the one before nothing. Changes of state, and all ends, are commands that nobody waits for.
 //! [`Provider::revoke_key`] is posted; [`Provider::revoke_key_by`] and [`Provider::rotate_chunk_key`] are posted to the queue
-//! pair that they name, of the region's domain, and complete there.
+//! pair that they name, of the region's domain, and complete there if that is wanted: what is posted behind them finds them
+//! done.
 //!
 //! # Keys
 //! A key of the card has 24 bits that the firmware chooses when it is made, which takes a command, and 8 that are chosen with

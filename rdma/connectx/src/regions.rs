@@ -402,16 +402,31 @@ impl ConnectX {
         rng: &mut dyn RngCore,
     ) -> Result<KeyChange<u32>, VerbsError> {
         match self.try_to_rotate(id, chunk, by, 1 + self.limits.spare_keys / 2, rng) {
-            // Perhaps requests are done that nobody wants to hear of.
-            Err(VerbsError::QueueFull) => self.reap(),
-            // More keys may belong to the domain.
-            Err(VerbsError::NoRoom) => {
-                let pd = self.regions.get(id.0).ok_or(VerbsError::NoSuchObject)?.pd;
-                self.stock(pd, rng)?;
-            }
+            Err(VerbsError::QueueFull | VerbsError::NoRoom) => self.rotate_late(id, chunk, by, rng),
+            done => done,
+        }
+    }
+
+    /// The same where there was no room, or too few keys were spare.
+    #[cold]
+    fn rotate_late(
+        &mut self,
+        id: MrId,
+        chunk: u16,
+        by: KeyRequest,
+        rng: &mut dyn RngCore,
+    ) -> Result<KeyChange<u32>, VerbsError> {
+        let few = self.limits.spare_keys / 2;
+        // Perhaps requests are done that nobody wants to hear of.
+        self.reap_sent();
+        match self.try_to_rotate(id, chunk, by, 1 + few, rng) {
+            Err(VerbsError::NoRoom) => {}
             done => return done,
         }
-        self.try_to_rotate(id, chunk, by, (self.limits.spare_keys / 2).max(1), rng)
+        // More keys may belong to the domain.
+        let pd = self.regions.get(id.0).ok_or(VerbsError::NoSuchObject)?.pd;
+        self.stock(pd, rng)?;
+        self.try_to_rotate(id, chunk, by, few.max(1), rng)
     }
 
     /// Posts it. `NoRoom` if fewer than so many keys are spare in the region's domain.

@@ -4,6 +4,7 @@
 
 mod errors;
 mod moderation;
+mod promised_keys;
 
 use connectx::ConnectX;
 use drivers::hal::{Notice, Port, Window};
