@@ -109,6 +109,14 @@ impl Io {
     const LENGTH: Range<usize> = 20..24;
     const PRIORITY: Range<usize> = 24..26;
 
+    /// Of a user header of that size, if it is an I/O.
+    #[inline(always)]
+    pub fn of(bytes: &[u8; Self::SIZE]) -> Option<Self> {
+        let is_one = u16::from_le_bytes(array(bytes, TYPE)) == IO;
+        if is_one { Self::parse(bytes).ok() } else { None }
+    }
+
+    #[inline(always)]
     fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = fixed::<{ Io::MIN_SIZE }>(bytes)?;
         let rw = u32::from_le_bytes(array(b, Self::RW));

@@ -500,7 +500,7 @@ fn read_header_at_end(window: &Window, at: usize) -> Option<Result<IoHeader, Wir
 }
 
 /// A request, as the user gets it.
-#[inline]
+#[inline(always)]
 fn describe(id: RequestId, session: usize, slot: &Slot, contents: &Contents) -> Option<Request> {
     let length = slot.data_len as usize;
     let data = contents.part(0, length)?;

@@ -89,7 +89,7 @@ impl Server {
         // Nearly all are I/O, of the one size that Linux sends.
         if request.user.len() == Io::SIZE
             && let Ok(bytes) = request.user.read_array::<{ Io::SIZE }>(0)
-            && let Ok(wire::Request::Io(io)) = wire::Request::parse(&bytes)
+            && let Some(io) = Io::of(&bytes)
         {
             return self.submit(request, &io, volumes, ctx);
         }
