@@ -186,6 +186,7 @@ impl Server {
             up: false,
             executing: Vec::new(),
             copies_at_once: false,
+            was_promised: false,
         });
         self.uuids.insert(request.session, key);
         Ok(key)

@@ -212,10 +212,10 @@ impl Server {
         id: RequestId,
         ctx: &mut EngineContext<'_, P>,
     ) -> bool {
-        if !self.config.always_invalidate {
+        let Some(path) = self.paths.get(id.path as usize) else { return false };
+        if !self.sessions.get(path.session).is_some_and(|session| session.was_promised) {
             return true;
         }
-        let Some(path) = self.paths.get(id.path as usize) else { return false };
         let slot = path.requests.get(usize::from(id.chunk));
         let (Some(slot), Some(region)) = (slot, path.region) else { return false };
         ctx.provider.chunk_key(region, id.chunk) == Ok(slot.rkey)
@@ -396,8 +396,12 @@ fn handle_io<P: RdmaDevice + ?Sized>(
         let id = WorkId::key(key, chunk).to_bits();
         let by = KeyRequest { qp: connection.qp, id, signaled };
         match ctx.provider.rotate_chunk_key(region, chunk, by, ctx.rng) {
-            // If it is promised, the answer is posted behind it: the client learns of the next key when that is good.
-            Ok(KeyChange::Done(key) | KeyChange::Promised(key)) => rkey = key,
+            Ok(KeyChange::Done(key)) => rkey = key,
+            // The answer is posted behind it: the client learns of the next key when that is good.
+            Ok(KeyChange::Promised(key)) => {
+                rkey = key;
+                session.was_promised |= session.copies_at_once;
+            }
             Ok(KeyChange::Posted) => {
                 let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
                     return Err(CloseReason::Resources);

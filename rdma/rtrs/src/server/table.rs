@@ -82,6 +82,8 @@ pub(super) struct Session {
     pub executing: Vec<bool>,
     /// What the session's clients write is copied when it is handed out, see [`super::Server::copies_at_once`].
     pub copies_at_once: bool,
+    /// Some of that was handed out though the client could still change it.
+    pub was_promised: bool,
 }
 
 impl Session {
