@@ -5,7 +5,7 @@ use super::ring::{Entry, Kind, Received, status};
 use super::send_queue::{Change, Success, Then};
 use super::{ConnectX, commands::Job, management, regions, setup};
 use drivers::ethernet::mlx5::{Arm, PairEvent};
-use drivers::hal::{Instant, Port};
+use drivers::hal::Instant;
 use softverbs::handle_table::HandleTable;
 use verbs::{
     AsyncEvent, CompletedOperation, Completion, CqId, QpId, QpState, QpType, SendWith, Status,
@@ -41,16 +41,12 @@ impl ConnectX {
     #[inline]
     pub fn mind(&mut self, now: Instant) -> bool {
         self.now = now;
-        let mut port = self.function.port();
-        if self.life != port.life() || self.doing.is_some() || !self.jobs.is_empty() {
+        if self.life != self.function.life() || self.doing.is_some() || !self.jobs.is_empty() {
             return false;
         }
-        port.mind();
-        while let Some(queue) = port.told() {
-            self.ring.has_told(queue);
-            self.sent.has_told(queue);
-        }
-        !port.has_news() && port.link_up() == self.link
+        self.function.port().mind();
+        self.take_told();
+        !self.function.has_news() && self.function.link_up() == self.link
     }
 
     /// Whether users, who have taken all completions out, have left nothing to anybody else.
@@ -112,8 +108,10 @@ impl ConnectX {
     }
 
     /// Takes in which completion queues have told of something.
+    #[inline]
     fn take_told(&mut self) {
-        while let Some(queue) = self.function.told() {
+        let mut port = self.function.port();
+        while let Some(queue) = port.told() {
             self.ring.has_told(queue);
             self.sent.has_told(queue);
         }

@@ -130,11 +130,6 @@ impl Function {
     pub(crate) fn pair_event(&self) -> Option<PairEvent> {
         self.port().pair_event()
     }
-
-    #[inline]
-    pub(crate) fn told(&self) -> Option<u32> {
-        self.port().told()
-    }
 }
 
 /// The Ethernet port of a function that a provider has too.

@@ -13,7 +13,7 @@ use drivers::hal::Instant;
 const EPOCH: u32 = 64;
 /// Completions of each wake-up, from which on it is tried, and under which it ends.
 const SEVERAL: u64 = 2;
-/// Longest period.
+/// Longest period. Each completion begins it anew: where they come just within it, the first one waits for so many of them.
 const LONGEST: Duration = Duration::from_micros(256);
 /// So many completions end a period.
 pub const MOST: u16 = 16;

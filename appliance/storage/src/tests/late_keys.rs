@@ -1,14 +1,14 @@
 //! The same over a provider that changes keys as hardware does: later, and told by a completion.
 
 use crate::rnbd::server::Export;
-use crate::rnbd::wire::{AccessMode, Close, Operation};
+use crate::rnbd::wire::{AccessMode, Close, Io, IoFlags, Operation};
 use crate::testing::{Wire, World, context, user_io, with_late_keys};
 use crate::volume::{Completion, RamVolume, Request, Submitted, Volume, VolumeError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use drivers::hal::{Arena, Geometry};
-use rtrs::Name;
-use rtrs::client::Outcome;
+use rtrs::client::{Outcome, Permit};
+use rtrs::{Errno, Name};
 
 /// Tests of other files once more (all but two that count what happens before a key has changed).
 macro_rules! late {
@@ -120,6 +120,24 @@ fn world_of(volume: Box<dyn Volume>) -> (World, usize) {
     (world, client)
 }
 
+/// Exports a disk beside the volume.
+fn add_disk(world: &mut World) {
+    let name = Name::new("disk0").unwrap();
+    let volume = world.volumes.add(name, Box::new(Disk(memory()))).unwrap();
+    let (read_only, allow, hosts) = (false, Vec::new(), Default::default());
+    let export = Export { name, volume, read_only, allow, hosts };
+    world.server.add_export(export, &world.volumes).unwrap();
+}
+
+/// A request waits for a key, and for nothing else.
+fn ends_when_keys_change(world: &mut World, client: usize, permit: Permit) {
+    assert_eq!(world.outcome(client, permit), None);
+    world.wire.holds_changes = false;
+    world.run();
+    assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
+    world.clients[client].put_permit(permit);
+}
+
 /// Neither a read nor a write that is copied at once waits for the end of its key: the answer does.
 #[test]
 fn what_the_client_could_change_in_vain_is_not_waited_for() {
@@ -146,33 +164,45 @@ fn what_the_client_could_change_in_vain_is_not_waited_for() {
     }
 }
 
-/// Once a session has a device whose data is not copied at once, all of its writes wait; and a client that names such a
-/// device before it was told of it gets an error for what it can still change.
+/// Once a session has a device whose data is not copied at once, all of its writes wait.
 #[test]
 fn a_device_that_does_not_copy_makes_all_writes_wait() {
     let (mut world, client) = world_of(Box::new(memory()));
-    let name = Name::new("disk0").unwrap();
-    let volume = world.volumes.add(name, Box::new(Disk(memory()))).unwrap();
-    let (read_only, allow, hosts) = (false, Vec::new(), Default::default());
-    let export = Export { name, volume, read_only, allow, hosts };
-    world.server.add_export(export, &world.volumes).unwrap();
+    add_disk(&mut world);
     let first = world.open(client, "ram0", AccessMode::ReadWrite).unwrap().device;
     let second = world.open(client, "disk0", AccessMode::ReadWrite).unwrap().device;
     assert_ne!(first, second);
     world.wire.holds_changes = true;
     let permit = world.start_write(client, &user_io(Operation::Write, 8, 512), &[0x11; 512]);
     world.run();
-    assert_eq!(world.outcome(client, permit), None);
-    world.wire.holds_changes = false;
-    world.run();
-    assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
-    world.clients[client].put_permit(permit);
+    ends_when_keys_change(&mut world, client, permit);
     world.write(client, &Close { device: second }.emit(), &[]).unwrap();
     world.wire.holds_changes = true;
     let permit = world.start_write(client, &user_io(Operation::Write, 8, 512), &[0x11; 512]);
     world.run();
     assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
     world.clients[client].put_permit(permit);
+}
+
+/// A write to a disk while the client could still change it, as it comes from one that names the disk before it was told
+/// of it, is an error. Of a session that was never promised a key nobody asks.
+#[test]
+fn a_disk_takes_nothing_that_can_still_be_changed() {
+    for (promised, end) in [(false, Ok(())), (true, Err(Errno::EIO))] {
+        let volume: Box<dyn Volume> =
+            if promised { Box::new(memory()) } else { Box::new(Disk(memory())) };
+        let (mut world, client) = world_of(volume);
+        world.write(client, &user_io(Operation::Write, 8, 512), &[0x11; 512]).unwrap();
+        add_disk(&mut world);
+        let device = world.open(client, "disk0", AccessMode::ReadWrite).unwrap().device;
+        let (sector, size, flags, priority) = (8, 512, IoFlags::SYNC, 0);
+        let sector = |operation| Io { device, sector, operation, flags, size, priority }.emit();
+        world.wire.hides_keys = true;
+        assert_eq!(world.write(client, &sector(Operation::Write), &[0x22; 512]), end);
+        world.wire.hides_keys = false;
+        let expected = if promised { 0 } else { 0x22 };
+        assert_eq!(world.read(client, &sector(Operation::Read), 512), Ok([expected; 512].to_vec()));
+    }
 }
 
 /// Until its key is gone the client can still write into the chunk: nobody looks at the request before.
@@ -182,13 +212,9 @@ fn a_request_is_not_looked_at_before_its_key_is_gone() {
     world.wire.holds_changes = true;
     let permit = world.start_write(client, &user_io(Operation::Write, 8, 4096), &[0x11; 4096]);
     world.run();
-    assert_eq!(world.outcome(client, permit), None);
     let path = world.server.transport().paths().next().unwrap();
     assert_eq!((path.in_flight, path.stats.writes), (0, 0));
-    world.wire.holds_changes = false;
-    world.run();
-    assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
-    world.clients[client].put_permit(permit);
+    ends_when_keys_change(&mut world, client, permit);
 }
 
 /// The path ends while a key is being changed: nothing is left of the request.
@@ -236,9 +262,5 @@ fn a_read_has_not_ended_before_its_key_is_gone() {
     }
     world.wire.holds_changes = true;
     world.run();
-    assert_eq!(world.outcome(client, permit), None);
-    world.wire.holds_changes = false;
-    world.run();
-    assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
-    world.clients[client].put_permit(permit);
+    ends_when_keys_change(&mut world, client, permit);
 }

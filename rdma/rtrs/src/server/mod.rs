@@ -18,6 +18,7 @@
 //!
 //! It does not interpret the user's headers (see `rnbd::server`).
 
+mod arrival;
 mod config;
 mod connect;
 mod directory;
