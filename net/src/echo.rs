@@ -129,7 +129,8 @@ fn answer_udp(udp: &[u8], reply: &mut [u8]) -> Option<()> {
     let reply = reply.get_mut(..udp.len())?;
     reply.copy_from_slice(udp);
     let ports = reply.first_chunk_mut::<4>()?;
-    ports.rotate_left(2);
+    let [a, b, c, d] = *ports;
+    *ports = [c, d, a, b];
     Some(())
 }
 
