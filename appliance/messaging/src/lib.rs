@@ -213,11 +213,9 @@ impl Users {
     /// Takes the engine's events to the owners of their sockets; how many.
     fn handle_events<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) -> usize {
         let mut count = 0;
-        while let Some((socket, ready)) = world.engine.poll_event() {
+        while let Some((socket, ready, owner)) = world.engine.poll_event() {
             count += 1;
-            if let Some(owner) = world.engine.owner(socket) {
-                self.handle_event(owner, socket, ready, world);
-            }
+            self.handle_event(owner, socket, ready, world);
         }
         count
     }
@@ -234,6 +232,10 @@ impl Users {
             Some(Some(User::Service(at, echo))) => {
                 let World { interfaces, engine, ctx, .. } = world;
                 echo.handle_event(socket, ready, interfaces.get(*at), engine, ctx);
+                // Nothing else is to be noted of a service.
+                if echo.poll_timeout().is_none() {
+                    return;
+                }
             }
             Some(Some(User::Rule(_, relay))) => relay.handle_event(owner, socket, ready, world),
             None | Some(None) => {}

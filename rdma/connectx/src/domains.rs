@@ -80,7 +80,7 @@ impl ConnectX {
         self.make_key_room(mkey::TAKE_BLOCKS)?;
         let (blocks, control) = mkey::move_to(self.pool.value(place), domain);
         self.key_queue.sends.put(blocks, control);
-        self.key_queue.sends.end(Then::Moved { key: place });
+        self.key_queue.sends.end(Then::Moved { key: place }, 1);
         Ok(())
     }
 

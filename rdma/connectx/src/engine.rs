@@ -257,12 +257,14 @@ impl ConnectX {
     }
 
     /// Takes the next completion, if it is that of a WRITE with an immediate or a SEND without one over a connection, belongs
-    /// into that queue, and its peer was heard before.
+    /// into that queue, and is of meaning to nobody else.
     #[inline(always)]
     fn next_received(&mut self, cq: CqId) -> Option<Completion> {
         let received = self.ring.next_received()?;
         let pair = self.pairs.at_mut(received.user as usize)?;
-        if pair.number != received.number || pair.recv_cq != cq || !pair.heard {
+        // The first thing that a connection hears of its peer is for the connection manager, too.
+        let is_first = !pair.heard && pair.connection.is_some();
+        if pair.number != received.number || pair.recv_cq != cq || is_first {
             return None;
         }
         // Datagrams bring along where they are from.
@@ -289,7 +291,7 @@ impl ConnectX {
             return self.function.reset();
         }
         while let Some((then, is_it)) = self.key_queue.sends.retire(entry.counter) {
-            if let Then::Key(change) = then {
+            if let Then::Key { change, .. } = then {
                 self.key_is_changed(&change);
             }
             if is_it {
@@ -377,9 +379,19 @@ impl ConnectX {
             let ConnectX { pairs, regions, domains, pool, .. } = self;
             let Some(pair) = pairs.at_mut(place) else { return };
             let changed = |change: &Change| regions::posted_is_done(regions, domains, pool, change);
-            if end == Status::Success && pair.sends.pass(counter, changed) {
+            let (is_it, told) = match end {
+                Status::Success => pair.sends.pass(counter, changed),
+                _ => (false, None),
+            };
+            if let Some(id) = told {
+                let (cq, qp, status) = (pair.send_cq, pair.id, Status::Success);
+                let operation = CompletedOperation::Send;
+                self.complete(cq, Completion { id, qp, status, operation, datagram_from: None });
+            }
+            if is_it {
                 return;
             }
+            let Some(pair) = self.pairs.at_mut(place) else { return };
             let Some((then, is_it)) = pair.sends.retire(counter) else {
                 let is_known = end != Status::Success && pair.sends.is_of_last_change(counter);
                 self.counters.completions_unknown += u64::from(!is_known);
@@ -406,7 +418,7 @@ impl ConnectX {
                 let operation = CompletedOperation::Send;
                 self.complete(cq, Completion { id, qp, status, operation, datagram_from: None });
             }
-            Then::Key(change) => {
+            Then::Key { id, change } => {
                 match status {
                     Status::Success => {
                         let ConnectX { regions, domains, pool, .. } = self;
@@ -418,9 +430,8 @@ impl ConnectX {
                         self.change_anyway(&change);
                     }
                 }
-                if let Some((id, rkey)) = change.tells
-                    && (change.is_awaited || status != Status::Success)
-                {
+                if change.tells && (change.is_awaited || status != Status::Success) {
+                    let rkey = change.gives.map_or(0, |place| self.pool.value(place));
                     let operation = CompletedOperation::KeyChanged { rkey };
                     self.complete(
                         cq,
@@ -437,7 +448,7 @@ impl ConnectX {
         if !self.is_up() {
             return;
         }
-        let mut change = Change { tells: None, is_awaited: false, ..*change };
+        let mut change = Change { tells: false, is_awaited: false, ..*change };
         if let Some(key) = change.gives.filter(|_| self.regions.get(change.region.0).is_none()) {
             // It is nobody's.
             self.pool.dies(key);

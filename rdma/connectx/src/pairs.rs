@@ -149,7 +149,7 @@ impl ConnectX {
         let awaited = pair.sends.awaited();
         self.awaited = self.awaited.saturating_sub(awaited);
         let change = |then| match then {
-            Then::Key(change) => Some(change),
+            Then::Key { change, .. } => Some(change),
             Then::User { .. } | Then::Moved { .. } => None,
         };
         let undone: Vec<Change> =

@@ -21,8 +21,6 @@ enum State {
 /// Uses after which the values of a key that were taken count as former ones, and the former ones may come again: of the
 /// 256 values at least 64 can be drawn at any time.
 const LATELY: u8 = 96;
-/// Values that are tried by chance; one in four is free at least.
-const TRIES: u32 = 32;
 
 /// A set of values of 8 bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,24 +60,16 @@ impl Key {
         self.number << 8 | u32::from(self.variant)
     }
 
-    /// Gives it a value that it did not have lately.
+    /// Gives it a value that it did not have lately: the first that is free from a place on, in steps, both by chance. There
+    /// is one, and as the step is odd it is come to.
     #[inline]
-    fn vary(&mut self, mut random: u32, rng: &mut dyn RngCore) {
+    fn vary(&mut self, start: u8, step: u8) {
         if self.count == LATELY {
             (self.before, self.lately, self.count) = (self.lately, Values::default(), 0);
         }
-        let had = |key: &Key, value| key.lately.has(value) || key.before.has(value);
-        let mut value = random as u8;
-        for tried in 1..TRIES {
-            if !had(self, value) {
-                break;
-            }
-            random = if tried % 4 == 0 { rng.next_u32() } else { random >> 8 };
-            value = random as u8;
-        }
-        // By no chance at all: the next one that is free.
-        while had(self, value) {
-            value = value.wrapping_add(1);
+        let mut value = start;
+        while self.lately.has(value) || self.before.has(value) {
+            value = value.wrapping_add(step | 1);
         }
         self.lately.add(value);
         (self.variant, self.count) = (value, self.count + 1);
@@ -136,10 +126,11 @@ impl Pool {
         if spare.is_empty() {
             return None;
         }
-        let random = rng.next_u64();
-        let place = spare.swap_remove(below(spare.len(), random as u32));
+        let [start, step, a, b] = rng.next_u32().to_le_bytes();
+        let random = u32::from_le_bytes([0, 0, a, b]);
+        let place = spare.swap_remove(below(spare.len(), random));
         let key = self.keys.get_mut(place as usize)?;
-        key.vary((random >> 32) as u32, rng);
+        key.vary(start, step);
         Some((place, key.value()))
     }
 
@@ -209,7 +200,8 @@ impl Pool {
     }
 }
 
-/// A number below `end`, which is not 0; each as likely as any other, but for 1 in 2^32 / `end`.
+/// A number below `end`, which is not 0; each as likely as any other, but for 1 in 2^32 / `end`, or 2^16 / `end` if but the
+/// upper half of the bits is random.
 fn below(end: usize, random: u32) -> usize {
     (u64::from(random) * end as u64 >> 32) as usize
 }

@@ -41,6 +41,7 @@ impl ConnectX {
     }
 
     /// Posts a request that is not short, to a queue pair that sends and has room.
+    #[inline(never)]
     fn post_long(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         let datagram = match (pair.kind, &request.datagram) {
@@ -62,6 +63,18 @@ impl ConnectX {
             self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
         }
         Ok(())
+    }
+
+    /// Posts two requests, one after the other.
+    #[inline(never)]
+    fn post_both(
+        &mut self,
+        qp: QpId,
+        first: &SendRequest<'_>,
+        second: &SendRequest<'_>,
+    ) -> Result<(), VerbsError> {
+        self.post_send(qp, first)?;
+        self.post_send(qp, second)
     }
 
     /// The index of the GID of an address of ours.
@@ -284,7 +297,7 @@ impl Provider for ConnectX {
         {
             let [a, b, c, d, e, f] = rest;
             pair.sends.put([[0, 0, a, b, c, d, e, f]], control);
-            pair.sends.end(then);
+            pair.sends.end(then, 1);
             self.awaited += u32::from(then.is_awaited());
             if !pair.listed {
                 pair.listed = true;
@@ -292,16 +305,63 @@ impl Provider for ConnectX {
             }
             return Ok(());
         }
-        self.post_long(qp, request)
+        // A copy, so that one that is short need not be in memory.
+        self.post_long(qp, &{ *request })
     }
 
     #[inline(always)]
+    fn post_announced(
+        &mut self,
+        qp: QpId,
+        write: &SendRequest<'_>,
+        send: &SendRequest<'_>,
+    ) -> Result<(), VerbsError> {
+        let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if pair.asked == QpState::Rts
+            && pair.kind == QpType::Rc
+            && pair.sends.has_room_for(2)
+            && let Some((first, rest)) = requests::short(write, pair.key, &pair.most)
+            && let Some((second, behind)) = requests::short(send, pair.key, &pair.most)
+        {
+            let then = Then::User { id: send.id, success: Success::of(send) };
+            let [a, b, c, d, e, f] = rest;
+            pair.sends.put([[0, 0, a, b, c, d, e, f]], first);
+            let [a, b, c, d, e, f] = behind;
+            pair.sends.put([[0, 0, a, b, c, d, e, f]], second);
+            pair.sends.end(then, 2);
+            self.awaited += u32::from(then.is_awaited());
+            if !pair.listed {
+                pair.listed = true;
+                self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
+            }
+            return Ok(());
+        }
+        self.post_both(qp, &{ *write }, &{ *send })
+    }
+
+    #[inline]
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         if pair.asked == QpState::Error {
             return Err(VerbsError::WrongState);
         }
         pair.receives.post(request, pair.key)
+    }
+
+    #[inline]
+    fn repost_recv(&mut self, qp: QpId, id: u64) -> bool {
+        match self.pairs.get_mut(qp.0) {
+            Some(pair) if pair.asked != QpState::Error => pair.receives.post_again(id),
+            _ => false,
+        }
+    }
+
+    fn post_empty_recvs(&mut self, qp: QpId, id: u64, count: u32) -> Result<(), VerbsError> {
+        let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if pair.asked == QpState::Error {
+            return Err(VerbsError::WrongState);
+        }
+        pair.receives.post_empty(id, count)
     }
 
     fn under_way(&self) -> UnderWay {

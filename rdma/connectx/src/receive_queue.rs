@@ -44,6 +44,8 @@ pub struct ReceiveQueue {
     limit: u32,
     posted: u32,
     done: u32,
+    /// Each place was posted at once at least.
+    went_round: bool,
     ids: Box<[u64]>,
     /// Of datagrams: where each goes, because what is in front of it is looked at.
     places: Box<[Sges]>,
@@ -70,44 +72,27 @@ impl ReceiveQueue {
             limit,
             posted: 0,
             done: 0,
+            went_round: false,
             ids: vec![0; count].into(),
             places: places.into(),
         })
     }
 
-    /// Posts a receive into memory of a domain whose key for all memory is `key`.
-    #[inline(always)]
-    pub fn post(&mut self, request: &RecvRequest<'_>, key: u32) -> Result<(), VerbsError> {
-        if self.posted.wrapping_sub(self.done) >= self.limit {
-            return Err(VerbsError::QueueFull);
+    /// Whether there is room for so many more.
+    fn check_room(&self, count: u32) -> Result<(), VerbsError> {
+        match self.posted.wrapping_sub(self.done).checked_add(count) {
+            Some(all) if all <= self.limit => Ok(()),
+            _ => Err(VerbsError::QueueFull),
         }
+    }
+
+    /// Posts a receive into memory of a domain whose key for all memory is `key`.
+    pub fn post(&mut self, request: &RecvRequest<'_>, key: u32) -> Result<(), VerbsError> {
+        self.check_room(1)?;
         if request.into.len() > self.windows {
             return Err(VerbsError::Invalid);
         }
-        let index = self.posted as usize & (self.ids.len() - 1);
-        if request.into.is_empty() && self.places.is_empty() {
-            let at = index << (self.shape.log_bytes - 3);
-            self.words.store(at, TERMINATE.swap_bytes());
-            self.words.store(at + 1, 0);
-            if let Some(id) = self.ids.get_mut(index) {
-                *id = request.id;
-            }
-            self.posted = self.posted.wrapping_add(1);
-            self.record.store32(0, (self.posted & 0xffff).swap_bytes());
-            return Ok(());
-        }
-        self.post_memory(index, request, key)
-    }
-
-    /// Posts one into memory, at an index where there is room.
-    fn post_memory(
-        &mut self,
-        index: usize,
-        request: &RecvRequest<'_>,
-        key: u32,
-    ) -> Result<(), VerbsError> {
-        let mut at = index << (self.shape.log_bytes - 3);
-        let end = at + (1 << (self.shape.log_bytes - 3));
+        let (index, mut at, end) = self.next();
         // A length of 0 would stand for 2 GiB.
         for window in request.into.iter().filter(|window| !window.is_empty()) {
             let first = (window.len() as u64) << 32 | u64::from(key);
@@ -116,18 +101,80 @@ impl ReceiveQueue {
             at += 2;
         }
         if at < end {
-            self.words.store(at, TERMINATE.swap_bytes());
-            self.words.store(at + 1, 0);
-        }
-        if let Some(id) = self.ids.get_mut(index) {
-            *id = request.id;
+            self.terminate(at);
         }
         if let Some(place) = self.places.get_mut(index) {
             *place = Sges::new(request.into)?;
         }
-        self.posted = self.posted.wrapping_add(1);
-        self.record.store32(0, (self.posted & 0xffff).swap_bytes());
+        self.count(index, request.id);
+        self.tell();
         Ok(())
+    }
+
+    /// Posts one that was posted before under its name, into the same memory, if it was at the next place of the queue, as
+    /// where that is full but for it: it is written there still.
+    #[inline]
+    pub fn post_again(&mut self, id: u64) -> bool {
+        let index = self.posted as usize & (self.ids.len() - 1);
+        if !self.went_round
+            || !self.places.is_empty()
+            || self.ids.get(index) != Some(&id)
+            || self.check_room(1).is_err()
+        {
+            return false;
+        }
+        self.posted = self.posted.wrapping_add(1);
+        self.tell();
+        true
+    }
+
+    /// Posts so many without memory, as all are that were posted under this name.
+    pub fn post_empty(&mut self, id: u64, count: u32) -> Result<(), VerbsError> {
+        self.check_room(count)?;
+        for _ in 0..count {
+            let (index, at, _) = self.next();
+            if self.went_round && self.ids.get(index) == Some(&id) {
+                self.posted = self.posted.wrapping_add(1);
+                continue;
+            }
+            self.terminate(at);
+            if let Some(place) = self.places.get_mut(index) {
+                *place = Sges::empty();
+            }
+            self.count(index, id);
+        }
+        self.tell();
+        Ok(())
+    }
+
+    /// The index of the next receive, and its words, from the first to behind the last.
+    #[inline]
+    fn next(&self) -> (usize, usize, usize) {
+        let index = self.posted as usize & (self.ids.len() - 1);
+        let log_words = self.shape.log_bytes - 3;
+        (index, index << log_words, (index + 1) << log_words)
+    }
+
+    /// Ends the list of segments of a receive.
+    #[inline]
+    fn terminate(&self, at: usize) {
+        self.words.store(at, TERMINATE.swap_bytes());
+        self.words.store(at + 1, 0);
+    }
+
+    #[inline]
+    fn count(&mut self, index: usize, id: u64) {
+        if let Some(place) = self.ids.get_mut(index) {
+            *place = id;
+        }
+        self.posted = self.posted.wrapping_add(1);
+        self.went_round |= index + 1 == self.ids.len();
+    }
+
+    /// Tells the card how many were posted.
+    #[inline]
+    fn tell(&self) {
+        self.record.store32(0, (self.posted & 0xffff).swap_bytes());
     }
 
     /// Where the receive with this counter goes, if it is for a datagram.
@@ -156,6 +203,7 @@ impl ReceiveQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
     use drivers::hal::Arena;
 
     #[test]
@@ -163,6 +211,45 @@ mod tests {
         assert_eq!(Shape::new(0, 0), Shape { log: 2, log_bytes: 4 });
         assert_eq!(Shape::new(64, 4), Shape { log: 6, log_bytes: 6 });
         assert_eq!(Shape::new(65, 3).bytes(), 128 * 64);
+    }
+
+    /// What is posted again is what the card finds, though something else was at the place in the queue meanwhile.
+    #[test]
+    fn receives_are_posted_again() {
+        let mut arena = Arena::on_heap(1 << 16);
+        let shape = Shape::new(4, 1);
+        let memory = arena.alloc(shape.bytes(), 64).unwrap();
+        let record = arena.alloc(8, 64).unwrap();
+        let mut queue = ReceiveQueue::new(&memory, record, shape, 4, 1, false).unwrap();
+        let into: Vec<Window> = (0..4).map(|_| arena.alloc(100, 64).unwrap()).collect();
+        let request = |n: usize| RecvRequest { id: n as u64, into: &into[n..n + 1] };
+        for n in 0..4 {
+            // Nothing was there yet, and the id of the first is that of an empty place.
+            assert!(!queue.post_again(n as u64));
+            queue.post(&request(n), 7).unwrap();
+        }
+        assert!(!queue.post_again(0), "there is no room");
+        let mut posted = 4u16;
+        let mut expected = [0usize, 1, 2, 3];
+        for order in [[0, 1, 2, 3], [1, 0, 3, 2], [1, 0, 3, 2], [0, 1, 2, 3]] {
+            for _ in 0..4 {
+                queue.give_up().unwrap();
+            }
+            for n in order {
+                let place = usize::from(posted) % 4;
+                let was_there = queue.post_again(n as u64);
+                assert_eq!(was_there, expected[place] == n);
+                if !was_there {
+                    queue.post(&request(n), 7).unwrap();
+                }
+                expected[place] = n;
+                posted += 1;
+                assert_eq!(record.load32(0).swap_bytes(), posted.into());
+            }
+            for (place, n) in expected.into_iter().enumerate() {
+                assert_eq!(memory.load64(16 * place + 8).swap_bytes(), into[n].bus_address());
+            }
+        }
     }
 
     #[test]
@@ -180,7 +267,12 @@ mod tests {
         for round in 0..30_000u64 {
             post(&mut queue, 3 * round, &[into]).unwrap();
             post(&mut queue, 3 * round + 1, &[empty, into]).unwrap();
-            post(&mut queue, 3 * round + 2, &[]).unwrap();
+            assert_eq!(queue.post_empty(9, 2), Err(VerbsError::QueueFull));
+            assert_eq!(queue.post_empty(9, u32::MAX), Err(VerbsError::QueueFull));
+            match round % 2 {
+                0 => post(&mut queue, 3 * round + 2, &[]).unwrap(),
+                _ => queue.post_empty(3 * round + 2, 1).unwrap(),
+            }
             assert_eq!(post(&mut queue, 9, &[]), Err(VerbsError::QueueFull));
             if round == 0 {
                 // The first has one segment, and an end behind it.

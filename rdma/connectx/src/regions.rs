@@ -70,7 +70,7 @@ fn address_of(memory: Window, chunk: usize, rng: &mut dyn RngCore) -> u64 {
 /// the card's number of it, which is told where the key may be of another.
 fn put(
     sends: &mut SendQueue,
-    change: Change,
+    (id, change): (u64, Change),
     region: Option<&Registration>,
     domain: Option<u32>,
     fence: u8,
@@ -92,7 +92,7 @@ fn put(
         let (blocks, control) = mkey::give(&grant, fence);
         sends.put(blocks, control);
     }
-    sends.end(Then::Key(change));
+    sends.end(Then::Key { id, change }, 1);
     Ok(())
 }
 
@@ -109,7 +109,7 @@ fn check_change(pair: &Pair, pd: PdId, blocks: u32) -> Result<(), VerbsError> {
 }
 
 /// Keys of a chunk of a region, if that is still there, were changed.
-#[inline]
+#[inline(always)]
 fn is_changed(
     region: Option<&mut Registration>,
     domains: &mut HandleTable<Domain>,
@@ -164,7 +164,7 @@ impl ConnectX {
         if change.gives.is_some() && domain.is_none() {
             return Err(VerbsError::NoSuchObject);
         }
-        put(&mut self.key_queue.sends, change, region, domain, 0, &self.pool)
+        put(&mut self.key_queue.sends, (0, change), region, domain, 0, &self.pool)
     }
 
     /// Keys of a chunk were changed.
@@ -194,7 +194,7 @@ impl ConnectX {
                 chunk,
                 takes: Some(place),
                 gives: None,
-                tells: None,
+                tells: false,
                 is_awaited: false,
             });
         }
@@ -220,7 +220,7 @@ impl ConnectX {
         if let Some(old) = old {
             self.pool.dies(old);
         }
-        let (takes, gives, tells, is_awaited) = (old, Some(new), None, false);
+        let (takes, gives, tells, is_awaited) = (old, Some(new), false, false);
         self.change_keys(Change { region: id, chunk, takes, gives, tells, is_awaited })?;
         Ok(self.pool.value(new))
     }
@@ -356,7 +356,7 @@ impl ConnectX {
     pub(super) fn revoke(&mut self, id: MrId) -> Result<(), VerbsError> {
         for (chunk, place) in self.take_keys(id)? {
             // While the card is down there are none.
-            let (takes, gives, tells, is_awaited) = (Some(place), None, None, false);
+            let (takes, gives, tells, is_awaited) = (Some(place), None, false, false);
             self.change_keys(Change { region: id, chunk, takes, gives, tells, is_awaited })?;
         }
         Ok(())
@@ -385,11 +385,10 @@ impl ConnectX {
         let taken = self.take_keys(id)?;
         let Some(&(last, _)) = taken.last() else { return Ok(KeyChange::Done(())) };
         for (chunk, place) in taken {
-            let tells = (chunk == last).then_some((request.id, 0));
-            let (takes, gives, is_awaited) =
-                (Some(place), None, tells.is_some() && request.signaled);
+            let tells = chunk == last;
+            let (takes, gives, is_awaited) = (Some(place), None, tells && request.signaled);
             let change = Change { region: id, chunk, takes, gives, tells, is_awaited };
-            self.post_change(request.qp, change)?;
+            self.post_change(request.qp, request.id, change)?;
         }
         Ok(if request.signaled { KeyChange::Posted } else { KeyChange::Promised(()) })
     }
@@ -460,14 +459,9 @@ impl ConnectX {
         }
         let (blocks, control) = mkey::give(&grant, *fence);
         pair.sends.put(blocks, control);
-        pair.sends.end(Then::Key(Change {
-            region: id,
-            chunk,
-            takes: old,
-            gives: Some(new),
-            tells: Some((by.id, rkey)),
-            is_awaited: by.signaled,
-        }));
+        let (takes, gives, tells, is_awaited) = (old, Some(new), true, by.signaled);
+        let change = Change { region: id, chunk, takes, gives, tells, is_awaited };
+        pair.sends.end(Then::Key { id: by.id, change }, 1);
         // Those behind it find it done.
         pair.sends.fence = FENCE_SMALL;
         *awaited += u32::from(by.signaled);
@@ -483,10 +477,10 @@ impl ConnectX {
     }
 
     /// Posts a change to a queue pair of the region's domain, which has room for it.
-    fn post_change(&mut self, qp: QpId, change: Change) -> Result<(), VerbsError> {
+    fn post_change(&mut self, qp: QpId, id: u64, change: Change) -> Result<(), VerbsError> {
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         let region = self.regions.get_mut(change.region.0).ok_or(VerbsError::NoSuchObject)?;
-        put(&mut pair.sends, change, Some(region), None, self.fence, &self.pool)?;
+        put(&mut pair.sends, (id, change), Some(region), None, self.fence, &self.pool)?;
         // Those behind it find it done.
         pair.sends.fence = FENCE_SMALL;
         self.awaited += u32::from(change.is_awaited);

@@ -4,7 +4,6 @@
 
 use super::function::Function;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use drivers::hal::{Cells, Window};
@@ -25,8 +24,8 @@ const SOLICITED: u8 = 1 << 1;
 pub enum Then {
     /// It is a user's, who hears of its success, or not.
     User { id: u64, success: Success },
-    /// A chunk of a region has lost a key, or been given one, or both in this order.
-    Key(Change),
+    /// A chunk of a region has lost a key, or been given one, or both in this order. A user who is told calls it so.
+    Key { id: u64, change: Change },
     /// A spare key has come to a domain.
     Moved { key: u32 },
 }
@@ -39,16 +38,24 @@ pub struct Change {
     /// Places in the pool of the keys that it loses, and that it gets.
     pub takes: Option<u32>,
     pub gives: Option<u32>,
-    /// The user that is told, and of which key; and whether he is though nothing goes wrong, and waits for it.
-    pub tells: Option<(u64, u32)>,
+    /// Whether a user is told, and whether he is though nothing goes wrong, and waits for it.
+    pub tells: bool,
     pub is_awaited: bool,
+}
+
+/// What is kept of a request about keys.
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    Key(Change),
+    Moved(u32),
 }
 
 /// Whether the user of a request hears of its success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Success {
     Untold,
-    /// Once something else gives cause to look: nobody is woken for it ([`SendRequest::ack_lazily`]).
+    /// Once something else gives cause to look, and perhaps of a later one alone: nobody is woken for it
+    /// ([`SendRequest::ack_lazily`]).
     Told,
     Awaited,
 }
@@ -68,7 +75,7 @@ impl Then {
     pub fn is_awaited(self) -> bool {
         match self {
             Then::User { success, .. } => success == Success::Awaited,
-            Then::Key(change) => change.is_awaited,
+            Then::Key { change, .. } => change.is_awaited,
             Then::Moved { .. } => true,
         }
     }
@@ -82,6 +89,8 @@ struct Work {
     /// The block behind it.
     end: u32,
     kind: WorkKind,
+    /// How many requests of the user's it is.
+    count: u8,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,8 +139,11 @@ pub struct SendQueue {
     works: Box<[Work]>,
     first_work: u32,
     end_work: u32,
-    /// Those of keys among them; the blocks of the last one that was taken out, from the first to behind the last.
-    changes: VecDeque<Then>,
+    /// Those of keys among them, of which none takes less than two blocks; the blocks of the last one that was taken out,
+    /// from the first to behind the last.
+    changes: Box<[Kept]>,
+    first_change: u32,
+    end_change: u32,
     changed: (u32, u32),
     /// Requests of the user that may be outstanding, that are, and that ever were posted, modulo 2^32.
     limit: u32,
@@ -168,8 +180,9 @@ impl SendQueue {
             works: vec![Work::default(); entries].into(),
             first_work: 0,
             end_work: 0,
-            // None takes less than two blocks.
-            changes: VecDeque::with_capacity(entries / 2),
+            changes: vec![Kept::Moved(0); (entries / 2).max(1)].into(),
+            first_change: 0,
+            end_change: 0,
             changed: (0, 0),
             limit,
             outstanding: 0,
@@ -187,7 +200,13 @@ impl SendQueue {
     /// Whether its user may post one more.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.outstanding < self.limit
+        self.has_room_for(1)
+    }
+
+    /// Whether its user may post so many more.
+    #[inline]
+    pub fn has_room_for(&self, count: u32) -> bool {
+        self.outstanding + count <= self.limit
     }
 
     /// Whether there is room for so many blocks that are not the user's.
@@ -242,25 +261,44 @@ impl SendQueue {
         self.control
     }
 
-    /// What was written since the last end, a request or several that are one to their user, was this.
     #[inline(always)]
-    pub fn end(&mut self, then: Then) {
+    fn keep(&mut self, kept: Kept) {
+        let index = self.end_change as usize & (self.changes.len() - 1);
+        if let Some(place) = self.changes.get_mut(index) {
+            *place = kept;
+        }
+        self.end_change = self.end_change.wrapping_add(1);
+    }
+
+    #[inline(always)]
+    fn take_kept(&mut self) -> Option<Kept> {
+        let index = self.first_change as usize & (self.changes.len() - 1);
+        self.first_change = self.first_change.wrapping_add(1);
+        self.changes.get(index).copied()
+    }
+
+    /// What was written since the last end, `count` requests of the user's, or several that are one to him, was this.
+    #[inline(always)]
+    pub fn end(&mut self, then: Then, count: u8) {
         let (id, kind) = match then {
             Then::User { id, success: Success::Untold } => (id, WorkKind::Quiet),
             Then::User { id, success: Success::Told } => (id, WorkKind::Told),
             Then::User { id, success: Success::Awaited } => (id, WorkKind::Awaited),
-            Then::Key(_) | Then::Moved { .. } => {
-                self.changes.push_back(then);
-                (0, if then.is_awaited() { WorkKind::AwaitedKey } else { WorkKind::Key })
+            Then::Key { id, change } => {
+                self.keep(Kept::Key(change));
+                (id, if change.is_awaited { WorkKind::AwaitedKey } else { WorkKind::Key })
+            }
+            Then::Moved { key } => {
+                self.keep(Kept::Moved(key));
+                (0, WorkKind::AwaitedKey)
             }
         };
-        if !matches!(kind, WorkKind::Key | WorkKind::AwaitedKey) {
-            self.outstanding += 1;
-            self.posted = self.posted.wrapping_add(1);
-        }
+        let count = if matches!(kind, WorkKind::Key | WorkKind::AwaitedKey) { 0 } else { count };
+        self.outstanding += u32::from(count);
+        self.posted = self.posted.wrapping_add(count.into());
         let index = self.end_work & (self.entries - 1);
         if let Some(work) = self.works.get_mut(index as usize) {
-            *work = Work { id, end: self.written, kind };
+            *work = Work { id, end: self.written, kind, count };
         }
         self.end_work = self.end_work.wrapping_add(1);
     }
@@ -272,7 +310,7 @@ impl SendQueue {
         for block in words.as_chunks::<WORDS>().0.iter().take(control.segments.div_ceil(4)) {
             self.store(block);
         }
-        self.end(then);
+        self.end(then, 1);
     }
 
     /// Writes a request of so many blocks, of which these have all but the control segment, and does not end it.
@@ -314,37 +352,40 @@ impl SendQueue {
         function.ring(self.control[0]);
     }
 
-    /// Takes out requests that are done, up to the one with this counter, as long as no user wants to hear of them; what
-    /// has become of keys is for `changed`. Whether that one was among them.
+    /// Takes out requests that are done, up to the one with this counter, as long as nobody waits for them; what has become
+    /// of keys is for `changed`. Whether that one was among them, and the last that its user hears of: he knows by it that
+    /// those before it are done.
     #[inline]
-    pub fn pass(&mut self, counter: u16, mut changed: impl FnMut(&Change)) -> bool {
+    pub fn pass(&mut self, counter: u16, mut changed: impl FnMut(&Change)) -> (bool, Option<u64>) {
+        let mut told = None;
         if !self.is_outstanding(counter) {
-            return false;
+            return (false, told);
         }
         while self.first_work != self.end_work {
             let index = self.first_work & (self.entries - 1);
-            let Some(&Work { end, kind, .. }) = self.works.get(index as usize) else {
-                return false;
+            let Some(&Work { id, end, kind, count }) = self.works.get(index as usize) else {
+                break;
             };
             match kind {
-                WorkKind::Quiet => self.outstanding -= 1,
+                WorkKind::Quiet => {}
+                WorkKind::Told => told = Some(id),
                 WorkKind::Key => {
                     self.changed = (self.back, end);
-                    if let Some(Then::Key(change)) = self.changes.front() {
-                        changed(change);
+                    if let Some(Kept::Key(change)) = self.take_kept() {
+                        changed(&change);
                     }
-                    self.changes.pop_front();
                 }
-                WorkKind::Told | WorkKind::Awaited | WorkKind::AwaitedKey => return false,
+                WorkKind::Awaited | WorkKind::AwaitedKey => break,
             }
+            self.outstanding -= u32::from(count);
             let is_it = Self::is_of(counter, self.back, end);
             self.back = end;
             self.first_work = self.first_work.wrapping_add(1);
             if is_it {
-                return true;
+                return (true, told);
             }
         }
-        false
+        (false, told)
     }
 
     /// Whether a request that is not done may have this counter.
@@ -384,20 +425,23 @@ impl SendQueue {
         if self.first_work == self.end_work {
             return None;
         }
-        let Work { id, end, kind } =
+        let Work { id, end, kind, count } =
             *self.works.get((self.first_work & (self.entries - 1)) as usize)?;
         let first = core::mem::replace(&mut self.back, end);
         self.first_work = self.first_work.wrapping_add(1);
         let success = match kind {
             WorkKind::Key | WorkKind::AwaitedKey => {
                 self.changed = (first, end);
-                return self.changes.pop_front();
+                return self.take_kept().map(|kept| match kept {
+                    Kept::Key(change) => Then::Key { id, change },
+                    Kept::Moved(key) => Then::Moved { key },
+                });
             }
             WorkKind::Quiet => Success::Untold,
             WorkKind::Told => Success::Told,
             WorkKind::Awaited => Success::Awaited,
         };
-        self.outstanding -= 1;
+        self.outstanding -= u32::from(count);
         Some(Then::User { id, success })
     }
 }
@@ -408,9 +452,43 @@ mod tests {
     use drivers::hal::Arena;
 
     fn change(takes: u32) -> Then {
-        let tells = Some((u64::from(takes), 5));
-        let (takes, gives, is_awaited) = (Some(takes), Some(9), true);
-        Then::Key(Change { region: MrId(1), chunk: 2, takes, gives, tells, is_awaited })
+        let id = takes.into();
+        let (takes, gives, tells, is_awaited) = (Some(takes), Some(9), true, true);
+        Then::Key {
+            id,
+            change: Change { region: MrId(1), chunk: 2, takes, gives, tells, is_awaited },
+        }
+    }
+
+    /// Of several that nobody waits for the last is told of, and what is waited for is not passed.
+    #[test]
+    fn one_is_told_of_for_those_before_it() {
+        let mut arena = Arena::on_heap(1 << 16);
+        let (memory, record) = (arena.alloc(64 << 6, 64).unwrap(), arena.alloc(8, 64).unwrap());
+        let mut queue = SendQueue::new(&memory, 0, 6, record, 8, 1).unwrap();
+        let one = Control { segments: 4, ..Control::default() };
+        let post = |queue: &mut SendQueue, id, success| {
+            queue.put([[1; WORDS]], one);
+            queue.end(Then::User { id, success }, 1);
+        };
+        for round in 0..40_000u32 {
+            let at = queue.written as u16;
+            post(&mut queue, 1, Success::Told);
+            post(&mut queue, 2, Success::Untold);
+            post(&mut queue, 3, Success::Told);
+            post(&mut queue, 4, Success::Untold);
+            if round % 2 == 0 {
+                assert_eq!(queue.pass(at.wrapping_add(3), |_| ()), (true, Some(3)));
+            } else {
+                assert_eq!(queue.pass(at.wrapping_add(1), |_| ()), (true, Some(1)));
+                post(&mut queue, 5, Success::Awaited);
+                let last = at.wrapping_add(4);
+                assert_eq!(queue.pass(last, |_| ()), (false, Some(3)));
+                let awaited = Then::User { id: 5, success: Success::Awaited };
+                assert_eq!(queue.retire(last), Some((awaited, true)));
+            }
+            assert!(queue.is_idle() && queue.outstanding() == 0);
+        }
     }
 
     /// A change of two requests, of 2 and 3 blocks, is done with the second; if they fail, each of them says so.
@@ -426,8 +504,8 @@ mod tests {
             let at = queue.written as u16;
             queue.put([[1; WORDS]; 2], two);
             queue.put([[2; WORDS]; 3], three);
-            queue.end(change(round));
-            assert!(!queue.is_idle() && !queue.pass(at, |_| ()));
+            queue.end(change(round), 1);
+            assert!(!queue.is_idle() && queue.pass(at, |_| ()) == (false, None));
             let after = at.wrapping_add(5);
             assert_eq!(queue.retire(after), None, "of none that there is");
             // One of both is heard of, or both are.

@@ -78,6 +78,12 @@ impl<D: RdmaDevice> Beside<D> {
 
     #[inline(never)]
     pub fn poll_cq(&mut self, other: CqId) -> Option<Completion> {
+        self.next_completion(other)
+    }
+
+    /// The same, inlined into users.
+    #[inline(always)]
+    pub fn next_completion(&mut self, other: CqId) -> Option<Completion> {
         // Changed where it lies.
         let mut completion = self.device.poll_cq(find(&self.cqs, other.0)?);
         if let Some(completion) = &mut completion {
@@ -103,13 +109,25 @@ impl<D: RdmaDevice> Beside<D> {
     /// The same, inlined into users: of what is known of their requests there is nothing to be found out then.
     #[inline(always)]
     pub fn send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
-        let carries = match request.carries {
-            None => return self.device.post_send(qp, request),
-            Some((region, _)) if names::mark(region.0) != self.mark => {
-                return Err(VerbsError::Invalid);
-            }
-            Some((region, chunk)) => Some((MrId(names::own(region.0)), chunk)),
-        };
+        match request.carries {
+            None => self.device.post_send(qp, request),
+            Some((region, chunk)) => self.send_chunk(qp, &{ *request }, region, chunk),
+        }
+    }
+
+    /// A request that carries a chunk on demand.
+    #[inline(never)]
+    fn send_chunk(
+        &mut self,
+        qp: QpId,
+        request: &SendRequest<'_>,
+        region: MrId,
+        chunk: u16,
+    ) -> Result<(), VerbsError> {
+        if names::mark(region.0) != self.mark {
+            return Err(VerbsError::Invalid);
+        }
+        let carries = Some((MrId(names::own(region.0)), chunk));
         self.device.post_send(qp, &SendRequest { carries, ..*request })
     }
 

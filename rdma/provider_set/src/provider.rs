@@ -123,6 +123,28 @@ impl ProviderSet {
     }
 }
 
+impl ProviderSet {
+    /// Posts a request to a queue pair of the ports or of a bridge.
+    #[cfg_attr(feature = "connectx", inline(never))]
+    #[cfg_attr(not(feature = "connectx"), inline(always))]
+    fn post_elsewhere(
+        &mut self,
+        owner: Owner,
+        qp: QpId,
+        request: &SendRequest<'_>,
+    ) -> Result<(), VerbsError> {
+        match owner {
+            Owner::Ports => self.roce.post_send(qp, request),
+            Owner::Bridge(number, own) => {
+                let bridged = self.bridged.get_mut(number).ok_or(NO_OBJECT)?;
+                bridged.post_send(QpId(own), request)
+            }
+            #[cfg(feature = "connectx")]
+            Owner::Card(..) => Err(NO_OBJECT),
+        }
+    }
+}
+
 impl Provider for ProviderSet {
     /// What every device can do.
     fn attributes(&self) -> DeviceAttributes {
@@ -372,16 +394,19 @@ impl Provider for ProviderSet {
         })
     }
 
-    #[inline]
+    #[cfg_attr(feature = "connectx", inline(always))]
+    #[cfg_attr(not(feature = "connectx"), inline)]
     fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
-        let completion = self.roce.poll_cq(cq);
-        #[cfg(feature = "connectx")]
-        let completion =
-            completion.or_else(|| self.cards.iter_mut().find_map(|card| card.beside.poll_cq(cq)));
-        match completion {
-            None => self.bridged.iter_mut().find_map(|bridged| bridged.poll_cq(cq)),
-            some => some,
+        if let Some(completion) = self.roce.poll_cq(cq) {
+            return Some(completion);
         }
+        #[cfg(feature = "connectx")]
+        for card in &mut self.cards {
+            if let Some(completion) = card.beside.next_completion(cq) {
+                return Some(completion);
+            }
+        }
+        self.bridged.iter_mut().find_map(|bridged| bridged.poll_cq(cq))
     }
 
     fn watch_cq(&mut self, cq: CqId, number: u32) {
@@ -443,16 +468,16 @@ impl Provider for ProviderSet {
     #[cfg_attr(not(feature = "connectx"), inline)]
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         match names::owner(qp.0) {
-            Owner::Ports => self.roce.post_send(qp, request),
-            Owner::Bridge(number, own) => {
-                let bridged = self.bridged.get_mut(number).ok_or(NO_OBJECT)?;
-                bridged.post_send(QpId(own), request)
-            }
             #[cfg(feature = "connectx")]
             Owner::Card(number, own) => {
                 let card = self.cards.get_mut(number).ok_or(NO_OBJECT)?;
                 card.beside.send(QpId(own), request)
             }
+            // A copy, so that for a card, into whose users this is inlined, the request need not be in memory.
+            #[cfg(feature = "connectx")]
+            owner => self.post_elsewhere(owner, qp, &{ *request }),
+            #[cfg(not(feature = "connectx"))]
+            owner => self.post_elsewhere(owner, qp, request),
         }
     }
 
@@ -471,6 +496,40 @@ impl Provider for ProviderSet {
                 card.beside.device.post_recv(QpId(own), request)
             }
         }
+    }
+
+    #[inline]
+    fn post_announced(
+        &mut self,
+        qp: QpId,
+        write: &SendRequest<'_>,
+        send: &SendRequest<'_>,
+    ) -> Result<(), VerbsError> {
+        #[cfg(feature = "connectx")]
+        if let Owner::Card(number, own) = names::owner(qp.0)
+            && write.carries.is_none()
+            && send.carries.is_none()
+        {
+            let card = self.cards.get_mut(number).ok_or(NO_OBJECT)?;
+            return card.beside.device.post_announced(QpId(own), write, send);
+        }
+        self.post_send(qp, &{ *write })?;
+        self.post_send(qp, &{ *send })
+    }
+
+    #[inline]
+    fn repost_recv(&mut self, qp: QpId, id: u64) -> bool {
+        by_name!(self, qp, QpId, |device, own| device.repost_recv(own, id), false)
+    }
+
+    fn post_empty_recvs(&mut self, qp: QpId, id: u64, count: u32) -> Result<(), VerbsError> {
+        by_name!(
+            self,
+            qp,
+            QpId,
+            |device, own| device.post_empty_recvs(own, id, count),
+            Err(NO_OBJECT)
+        )
     }
 
     fn coalesce_acks(&mut self, qp: QpId) {

@@ -72,6 +72,10 @@ impl Echo {
         engine: &mut Engine,
         ctx: &mut EngineContext<'_, P>,
     ) -> bool {
+        if let Some(id) = self.front.ready(socket, ready) {
+            self.serve_or_close(id, interface, engine, ctx);
+            return true;
+        }
         let ours = self.front.handle_event(socket, ready, interface, engine, ctx);
         if ours {
             self.serve_all(interface, engine, ctx);
@@ -116,11 +120,21 @@ impl Echo {
                 }
                 Event::Ready(id) | Event::Failed(id) | Event::Broken(id) => id,
             };
-            if let Err(closed) = self.serve(id, interface, engine, ctx) {
-                let place = self.clients.get_mut(id.place());
-                place.and_then(|client| client.take_if(|(of, _)| *of == id));
-                self.front.close(id, closed == Closed::Gone, interface, engine, ctx);
-            }
+            self.serve_or_close(id, interface, engine, ctx);
+        }
+    }
+
+    fn serve_or_close<P: Provider + ?Sized>(
+        &mut self,
+        id: ConnectionId,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        if let Err(closed) = self.serve(id, interface, engine, ctx) {
+            let place = self.clients.get_mut(id.place());
+            place.and_then(|client| client.take_if(|(of, _)| *of == id));
+            self.front.close(id, closed == Closed::Gone, interface, engine, ctx);
         }
     }
 

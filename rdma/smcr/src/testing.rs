@@ -175,7 +175,7 @@ impl netsim::Node for Host {
         let (engine, mut ctx, way) = self.ctx();
         engine.handle_timeout(&mut ctx, way);
         while engine.poll(&mut ctx) > 0 {}
-        while let Some((id, ready)) = self.engine.poll_event() {
+        while let Some((id, ready, _)) = self.engine.poll_event() {
             let ready = ready.difference(Ready::CLC);
             if !ready.is_empty() {
                 *self.told.entry(id).or_default() |= ready;

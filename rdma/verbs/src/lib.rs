@@ -276,8 +276,29 @@ pub trait Provider {
 
     /// Posts a send work request.
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError>;
+    /// Posts a WRITE that is not signaled, and the SEND that announces it, of which alone its user hears: of either that
+    /// fails, as of this one. Both, or none, or the first, if it fails.
+    fn post_announced(
+        &mut self,
+        qp: QpId,
+        write: &SendRequest<'_>,
+        send: &SendRequest<'_>,
+    ) -> Result<(), VerbsError> {
+        self.post_send(qp, write)?;
+        self.post_send(qp, send)
+    }
     /// Posts a receive work request.
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError>;
+    /// Posts a receive once more that was posted under a name which always stands for the same memory of this queue pair,
+    /// if the device has that still; else it is to be posted anew.
+    fn repost_recv(&mut self, _qp: QpId, _id: u64) -> bool {
+        false
+    }
+    /// Posts so many receives without memory, for WRITEs with immediates, under a name that stands for such alone; none or
+    /// some of them, if it fails.
+    fn post_empty_recvs(&mut self, qp: QpId, id: u64, count: u32) -> Result<(), VerbsError> {
+        (0..count).try_for_each(|_| self.post_recv(qp, &RecvRequest { id, into: &[] }))
+    }
 
     /// Lets the provider be a while in asking the peer whether requests have arrived that are not signaled
     /// and carry no chunk, or ack_lazily, so that many share an ACK: for users that do not wait for any of

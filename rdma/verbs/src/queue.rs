@@ -271,7 +271,7 @@ pub struct SendRequest<'a> {
     pub carries: Option<(MrId, u16)>,
     /// Whoever posts it can wait for its completion, which comes with that of others: where ACKs are shared
     /// ([`Provider::coalesce_acks`](super::Provider::coalesce_acks)), none is asked for on its account, and a card wakes nobody
-    /// for its success.
+    /// for its success. It may be left to that of a later request of the queue pair, by which this one is known to be done.
     pub ack_lazily: bool,
 }
 

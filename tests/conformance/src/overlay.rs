@@ -83,6 +83,9 @@ overlay! {
             fn destroy_qp(qp: QpId) -> Result<(), VerbsError>;
             fn post_send(qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError>;
             fn post_recv(qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError>;
+            fn post_announced(qp: QpId, write: &SendRequest<'_>, send: &SendRequest<'_>) -> Result<(), VerbsError>;
+            fn repost_recv(qp: QpId, id: u64) -> bool;
+            fn post_empty_recvs(qp: QpId, id: u64, count: u32) -> Result<(), VerbsError>;
             fn coalesce_acks(qp: QpId) -> ();
             fn writes_precede_send(qp: QpId) -> ();
             fn poll_event() -> Option<AsyncEvent>;

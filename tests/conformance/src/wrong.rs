@@ -35,6 +35,10 @@ pub enum Fault {
     ForgetsInlinePayload,
     SwapsReceives,
     LosesEarlyReceives,
+    RepostsNothing,
+    AnnouncesFirst,
+    PostsOneReceiveOfMany,
+    TellsOfEarlierOnes,
     LosesSources,
     SignalsEverything,
     CompletesOutOfOrder,
@@ -338,6 +342,9 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         let mut request = *request;
         request.signaled |= self.is(Fault::SignalsEverything);
+        if self.is(Fault::TellsOfEarlierOnes) {
+            request.id = request.id.saturating_sub(1);
+        }
         if self.is(Fault::RefusesEarlyPosts) && self.asked_to_send == Some(qp) {
             return Err(VerbsError::WrongState);
         }
@@ -383,6 +390,27 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
         };
         let result = self.inner.post_send(qp, &request);
         self.forgive(Fault::TakesPostsInError, result, ())
+    }
+
+    fn post_announced(
+        &mut self,
+        qp: QpId,
+        write: &SendRequest<'_>,
+        send: &SendRequest<'_>,
+    ) -> Result<(), VerbsError> {
+        match self.is(Fault::AnnouncesFirst) {
+            true => self.inner.post_announced(qp, send, write),
+            false => self.inner.post_announced(qp, write, send),
+        }
+    }
+
+    fn repost_recv(&mut self, qp: QpId, id: u64) -> bool {
+        self.is(Fault::RepostsNothing) || self.inner.repost_recv(qp, id)
+    }
+
+    fn post_empty_recvs(&mut self, qp: QpId, id: u64, count: u32) -> Result<(), VerbsError> {
+        let count = if self.is(Fault::PostsOneReceiveOfMany) { count.min(1) } else { count };
+        self.inner.post_empty_recvs(qp, id, count)
     }
 
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError> {

@@ -359,7 +359,7 @@ impl World {
                 self.reached.dialed.store(true, Ordering::Relaxed);
             }
         }
-        while let Some((id, ready)) = self.smc.poll_event() {
+        while let Some((id, ready, _)) = self.smc.poll_event() {
             let (interface, smc) = (&mut self.interface, &mut self.smc);
             let [echo, discard] = &mut self.echo;
             if let Some(dialer) = &mut self.dialer

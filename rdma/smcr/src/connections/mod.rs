@@ -106,6 +106,34 @@ pub(super) struct Connection<N> {
     fresh: bool,
 }
 
+/// Which connection a socket of the engine is of.
+#[derive(Debug, Default)]
+struct Sockets {
+    /// By the places of the sockets.
+    all: Vec<Option<(SocketId, ConnectionId)>>,
+}
+
+impl Sockets {
+    #[inline]
+    fn get(&self, socket: SocketId) -> Option<ConnectionId> {
+        let found = self.all.get(socket.place())?.as_ref();
+        found.filter(|(of, _)| *of == socket).map(|(_, id)| *id)
+    }
+
+    fn insert(&mut self, socket: SocketId, id: ConnectionId) {
+        let place = socket.place();
+        if self.all.len() <= place {
+            self.all.resize(place + 1, None);
+        }
+        self.all[place] = Some((socket, id));
+    }
+
+    fn remove(&mut self, socket: SocketId) {
+        let place = self.all.get_mut(socket.place());
+        place.and_then(|place| place.take_if(|(of, _)| *of == socket));
+    }
+}
+
 /// The connections of a listener or connector.
 #[derive(Debug)]
 pub struct Connections<T: Tcp> {
@@ -115,7 +143,7 @@ pub struct Connections<T: Tcp> {
     connections: Slab<Connection<T::Name>>,
     /// By the names that TCP and the engine have for them.
     names: BTreeMap<T::Name, ConnectionId>,
-    sockets: BTreeMap<SocketId, ConnectionId>,
+    sockets: Sockets,
     /// Handshakes, the oldest first; some are over.
     handshakes: VecDeque<ConnectionId>,
     events: VecDeque<Event>,
@@ -137,7 +165,7 @@ impl<T: Tcp> Connections<T> {
             owner,
             connections: Slab::new(),
             names: BTreeMap::new(),
-            sockets: BTreeMap::new(),
+            sockets: Sockets::default(),
             handshakes: VecDeque::new(),
             events: VecDeque::new(),
             cost,
@@ -292,19 +320,51 @@ impl<T: Tcp> Connections<T> {
         engine: &mut Engine,
         ctx: &mut EngineContext<'_, P>,
     ) -> bool {
-        let Some(&id) = self.sockets.get(&socket) else { return false };
+        let Some(id) = self.sockets.get(socket) else { return false };
+        if Self::is_worth_a_look(ready) {
+            self.wake(id);
+        } else {
+            self.handle_change(id, socket, ready, interface, engine, ctx);
+        }
+        true
+    }
+
+    /// The connection of which an event of the engine says that it is worth to read or write again, and nothing else: for
+    /// who does so at once. Other events are for [`Connections::handle_event`].
+    #[inline]
+    pub fn ready(&self, socket: SocketId, ready: Ready) -> Option<ConnectionId> {
+        self.sockets.get(socket).filter(|_| Self::is_worth_a_look(ready))
+    }
+
+    /// Whether an event says that and nothing else.
+    #[inline]
+    fn is_worth_a_look(ready: Ready) -> bool {
+        let changes = Ready::FALLBACK.union(Ready::FAILED).union(Ready::ESTABLISHED);
+        !ready.intersects(changes) && ready != Ready::CLC
+    }
+
+    /// Takes an event of the engine that changes a connection.
+    fn handle_change<P: Provider + ?Sized>(
+        &mut self,
+        id: ConnectionId,
+        socket: SocketId,
+        ready: Ready,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         if ready.contains(Ready::FALLBACK) {
             // The Decline goes first.
             self.shake(id, socket, interface, engine, ctx);
             engine.close(socket, ctx);
-            self.sockets.remove(&socket);
+            self.sockets.remove(socket);
             self.set_state(id, State::Tcp);
             if let Some(connection) = self.connections.get_mut(id.key) {
                 connection.fresh = true;
             }
         } else if ready.contains(Ready::FAILED) {
             engine.close(socket, ctx);
-            self.sockets.remove(&socket);
+            self.sockets.remove(socket);
             self.fail(id, interface, engine, ctx.now);
         } else if ready.contains(Ready::ESTABLISHED) {
             self.shake(id, socket, interface, engine, ctx);
@@ -315,16 +375,18 @@ impl<T: Tcp> Connections<T> {
             if let Some(connection) = self.get(id) {
                 self.tcp.make_idle(interface, connection.name);
             }
-        } else if ready == Ready::CLC {
-            self.shake(id, socket, interface, engine, ctx);
         } else {
-            self.wake(id);
+            self.shake(id, socket, interface, engine, ctx);
         }
-        true
     }
 
     /// The next event, if any.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
+        if self.events.is_empty() { None } else { self.next_event() }
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
         loop {
             let event = self.events.pop_front()?;
             let (Event::Opened(id, _) | Event::Ready(id)) = event else { return Some(event) };
@@ -351,7 +413,7 @@ impl<T: Tcp> Connections<T> {
         let connection = self.take_out(id, engine);
         let mut abort_tcp = abort;
         if let State::Handshake(socket) | State::Smc(socket) = connection.state {
-            self.sockets.remove(&socket);
+            self.sockets.remove(socket);
             abort_tcp &= matches!(connection.state, State::Handshake(_));
             if abort {
                 engine.abort(socket, ctx);

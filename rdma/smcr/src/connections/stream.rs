@@ -51,7 +51,7 @@ impl<T: Tcp> Connections<T> {
         ctx: &mut EngineContext<'_, P>,
     ) -> Option<Result<(), Closed>> {
         let State::Smc(socket) = self.get(id)?.state else { return None };
-        Some(engine.forward(socket, socket, ctx).map_err(closed))
+        Some(engine.turn_back(socket, ctx).map_err(closed))
     }
 
     /// Bytes that a write would take now. If there are none, an [`Event::Ready`] follows.

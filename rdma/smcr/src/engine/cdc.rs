@@ -1,12 +1,27 @@
 //! CDC: what peers say of their cursors, and their ends (Linux 6.12, smc_cdc.c).
 
-use super::table::SocketId;
+use super::ids::SocketId;
 use super::{Engine, EngineContext, Input, Ready, State};
-use crate::wire::cdc::{Cdc, End, Producer};
+use crate::wire::cdc::{Cdc, End, LEN, Producer};
 use verbs::Provider;
 
 impl Engine {
-    pub(super) fn handle_cdc<P: Provider + ?Sized>(
+    /// A CDC message has arrived by a link of a group.
+    #[inline]
+    pub(super) fn handle_cdc_message<P: Provider + ?Sized>(
+        &mut self,
+        group: usize,
+        head: &[u8; LEN],
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        self.counters.cdc_received += 1;
+        match Cdc::parse(head) {
+            Some(cdc) => self.handle_cdc(group, &cdc, ctx),
+            None => self.counters.malformed += 1,
+        }
+    }
+
+    fn handle_cdc<P: Provider + ?Sized>(
         &mut self,
         group: usize,
         cdc: &Cdc,
@@ -33,7 +48,8 @@ impl Engine {
             Some(ahead) if ahead <= room as i64 => ahead.max(0) as u64,
             _ => return self.violation(group, ctx),
         };
-        if produced > 0 && !self.find_buffer(key, ctx) {
+        let has_buffer = socket.rmb.as_ref().is_some_and(|rmb| !rmb.memory.is_empty());
+        if produced > 0 && !has_buffer && !self.find_buffer(key, ctx) {
             if self.sockets[key].rewritten {
                 // It has told of it so late that the buffer was taken for one that nobody uses.
                 self.abort_socket(key, ctx);
@@ -42,7 +58,8 @@ impl Engine {
             // Who has written nothing has nothing to tell of.
             return self.violation(group, ctx);
         }
-        let socket = &mut self.sockets[key];
+        let Engine { sockets, dirty, announced, counters, .. } = self;
+        let Some(socket) = sockets.get_mut(key) else { return };
         let unconsumed = socket.furthest - socket.peer_consumed;
         let consumed = match cdc.consumed.ahead_of(socket.peer_consumed, socket.peer.size) {
             Some(ahead) if ahead <= unconsumed as i64 => ahead.max(0) as u64,
@@ -64,22 +81,18 @@ impl Engine {
         }
         let asked = Producer::UPDATE_REQUESTED.union(Producer::URGENT_PENDING);
         socket.speak |= cdc.producer.intersects(asked);
-        let mut ready = Ready::empty();
-        ready.set(Ready::READABLE, produced > 0);
         let more = consumed > 0 && socket.accepted > socket.sent;
         if socket.speak || more {
-            self.touch(key);
+            socket.touch(dirty);
         }
-        self.counters.bytes_received += produced;
-        let news = cdc.end.difference(self.sockets[key].rx_end);
+        counters.bytes_received += produced;
+        let news = cdc.end.difference(socket.rx_end);
         if !news.is_empty() {
-            ready |= self.handle_end(key, news);
-        }
-        if !ready.is_empty() {
+            let ready = self.handle_end(key, news);
             self.announce(key, ready);
-        }
-        if !news.is_empty() {
             self.reap(key, ctx);
+        } else if produced > 0 {
+            socket.announce(Ready::READABLE, announced);
         }
     }
 

@@ -121,13 +121,20 @@ impl Engine {
     }
 
     /// Takes a socket away if both sides have closed, everything is said, and its user knows.
+    #[inline]
     pub(super) fn reap<P: Provider + ?Sized>(
         &mut self,
         key: usize,
         ctx: &mut EngineContext<'_, P>,
     ) {
+        if self.sockets.get(key).is_some_and(|socket| socket.state == State::Closed) {
+            self.reap_closed(key, ctx);
+        }
+    }
+
+    fn reap_closed<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut EngineContext<'_, P>) {
         let Some(socket) = self.sockets.get(key) else { return };
-        if socket.state != State::Closed || socket.in_flight > 0 {
+        if socket.in_flight > 0 {
             return;
         }
         if socket.speak && socket.group.is_some() && socket.established {

@@ -431,6 +431,7 @@ impl Engine {
 }
 
 /// Keeps a send buffer for the next who needs one, or gives it back.
+#[inline]
 pub(super) fn recycle<P: ?Sized>(
     spare: &mut Vec<drivers::hal::Window>,
     most: usize,

@@ -1,7 +1,8 @@
 //! What there is with one host, by its TCP address: so that a handshake looks at its own host's link groups
 //! and no others.
 
-use super::table::{Group, SocketId};
+use super::ids::SocketId;
+use super::table::Group;
 use super::{Engine, IpAddr, Phase};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

@@ -2,8 +2,9 @@
 
 use super::config::{Device, address_of};
 use super::handshake::Refusal;
+use super::ids::WorkId;
 use super::table::{
-    CDC_SLOTS, GroupState, LINK_MEMORY, LLC_SLOTS, Link, LinkState, PeerEnd, RECEIVES, WorkId,
+    CDC_SLOTS, GroupState, LINK_MEMORY, LLC_SLOTS, Link, LinkState, PeerEnd, RECEIVES,
 };
 use super::{Engine, EngineContext, Notice};
 use crate::wire::llc::LEN;
@@ -68,6 +69,7 @@ impl Engine {
             path_mtu: device.path_mtu,
             memory,
             pending: VecDeque::with_capacity(CDC_SLOTS + LLC_SLOTS),
+            arrived: 0,
             cdc_under_way: 0,
             long_under_way: false,
             waiting: VecDeque::new(),

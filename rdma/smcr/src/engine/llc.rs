@@ -2,19 +2,17 @@
 //!
 //! We begin one exchange at a time, as Linux does. What the peer begins is answered at once.
 
-use super::table::{
-    Flow, GroupState, LLC_SLOTS, Link, LinkState, Pending, Phase, SocketId, WorkId,
-};
+use super::ids::{SocketId, WorkId};
+use super::table::{Flow, GroupState, LLC_SLOTS, Link, LinkState, Pending, Phase};
 use super::{Engine, EngineContext, Ready, Role};
 use crate::wire::Reason;
-use crate::wire::cdc::{self, Cdc};
 use crate::wire::llc::{Body, LEN, LinkEnd, Llc, Token, V1_KEYS};
 use alloc::vec::Vec;
 use drivers::hal::Instant;
-use verbs::{Payload, Provider, RecvRequest, SendOperation, SendRequest, SendWith};
+use verbs::{Payload, Provider, SendOperation, SendRequest, SendWith};
 
 impl Engine {
-    /// A SEND has arrived in a receive of a link.
+    /// A SEND has arrived in a receive of a link, and is no CDC message.
     pub(super) fn handle_message<P: Provider + ?Sized>(
         &mut self,
         group: usize,
@@ -26,52 +24,27 @@ impl Engine {
         let Some(link) = self.groups.get(group).and_then(|g| g.links.get(at)?.as_ref()) else {
             return;
         };
-        let into = link.receive(receive);
-        let mut head = [0; LEN];
-        if into[0].read(0, &mut head).is_err() || length < LEN {
+        let id = WorkId::new(group, at, receive).to_bits();
+        let Some(head) = link.head(receive).filter(|_| length >= LEN) else {
             self.counters.malformed += 1;
-            self.repost(group, at, receive, ctx);
-            return;
-        }
-        if head[0] == cdc::TYPE {
-            self.repost(group, at, receive, ctx);
-            self.counters.cdc_received += 1;
-            self.heard_after_confirmation(group, at, ctx.now);
-            match Cdc::parse(&head) {
-                Some(cdc) => self.handle_cdc(group, &cdc, ctx),
-                None => self.counters.malformed += 1,
-            }
-            return;
-        }
+            return link.repost(id, receive, ctx.provider);
+        };
         self.counters.llc_received += 1;
         let message = if length == LEN {
             Llc::parse(&head)
         } else {
-            let mut all = alloc::vec![0; length.min(LEN + into[1].len())];
+            let tail = link.tail();
+            let mut all = alloc::vec![0; length.min(LEN + tail.len())];
             all[..LEN].copy_from_slice(&head);
             // Never longer than the tail.
-            let _ = into[1].read(0, &mut all[LEN..]);
+            let _ = tail.read(0, &mut all[LEN..]);
             Llc::parse(&all)
         };
-        self.repost(group, at, receive, ctx);
+        link.repost(id, receive, ctx.provider);
         match message {
             Ok(message) => self.handle_llc(group, at, message, ctx),
             Err(_) => self.counters.malformed += 1,
         }
-    }
-
-    fn repost<P: Provider + ?Sized>(
-        &mut self,
-        group: usize,
-        at: usize,
-        receive: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
-        let Some(link) = self.groups[group].links[at].as_ref() else { return };
-        let id = WorkId::new(group, at, receive).to_bits();
-        let into = link.receive(receive);
-        // There is room for it: it was just taken. In the error state its flush will be heard of.
-        let _ = ctx.provider.post_recv(link.qp, &RecvRequest { id, into: &into });
     }
 
     /// Sends a message on a link; false if there is no room for it, or no way.
@@ -104,7 +77,7 @@ impl Engine {
             Payload::Inline(&bytes)
         };
         let request = SendRequest {
-            id: WorkId::new(group_key, at, 0).to_bits(),
+            id: WorkId::new(group_key, at, link.next_send().into()).to_bits(),
             operation: SendOperation::Send { payload, with: SendWith::Nothing },
             signaled: true,
             solicited: true,
@@ -121,29 +94,34 @@ impl Engine {
         true
     }
 
-    /// The oldest SEND of a link has arrived.
+    /// SENDs of a link have arrived, up to the one with this number.
     pub(super) fn handle_sent<P: Provider + ?Sized>(
         &mut self,
         group: usize,
         at: usize,
+        send: u16,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        let Some(link) = self.groups[group].links[at].as_mut() else { return };
-        match link.pending.pop_front() {
-            Some(Pending::Cdc { socket, sent, seqno }) => {
-                link.cdc_under_way -= 1;
-                let next = link.waiting.pop_front();
-                self.cdc_arrived(socket, sent, seqno, ctx);
-                if let Some(key) = next
-                    && let Some(socket) = self.sockets.get_mut(key)
-                {
-                    socket.waiting = false;
-                    self.touch(key);
+        while let Some(link) =
+            self.groups.get_mut(group).and_then(|g| g.links.get_mut(at)?.as_mut())
+            && let Some(pending) = link.take_arrived(send)
+        {
+            match pending {
+                Pending::Cdc { socket, sent, seqno } => {
+                    link.cdc_under_way -= 1;
+                    let next = link.waiting.pop_front();
+                    self.cdc_arrived(socket, sent, seqno, ctx);
+                    if let Some(key) = next
+                        && let Some(socket) = self.sockets.get_mut(key)
+                    {
+                        socket.waiting = false;
+                        self.touch(key);
+                    }
                 }
+                Pending::LongLlc => link.long_under_way = false,
+                Pending::Confirmation => self.confirmation_arrived(group, at, ctx.now),
+                Pending::Llc => {}
             }
-            Some(Pending::LongLlc) => link.long_under_way = false,
-            Some(Pending::Confirmation) => self.confirmation_arrived(group, at, ctx.now),
-            Some(Pending::Llc) | None => {}
         }
     }
 
@@ -266,7 +244,7 @@ impl Engine {
 
     /// What a server says behind its CONFIRM_LINK tells that our answer has arrived, too, and may come before
     /// the acknowledgement.
-    fn heard_after_confirmation(&mut self, group_key: usize, at: usize, now: Instant) {
+    pub(super) fn heard_after_confirmation(&mut self, group_key: usize, at: usize, now: Instant) {
         let Some(group) = self.groups.get(group_key) else { return };
         if matches!(group.state, GroupState::Making(_))
             && group.links[at].as_ref().is_some_and(Link::answers_confirm)

@@ -29,6 +29,7 @@ mod failover;
 mod group;
 mod handshake;
 mod hosts;
+mod ids;
 mod link;
 mod llc;
 mod peer_buffers;
@@ -42,15 +43,16 @@ mod table;
 mod timer;
 
 pub use config::{BadConfig, Config, Device, PnetId};
+pub use ids::SocketId;
 pub use state::{Input, Said, Say, State};
 pub use stats::{Counters, Notice};
 pub use status::{GroupStatus, LinkStatus, SocketStatus};
 pub use stream::{RecvError, SendError};
 pub use subnet::Subnet;
-pub use table::{Ready, Role, SocketId};
+pub use table::{Ready, Role};
 
 use crate::admission::Admission;
-use crate::wire::{PeerId, Reason};
+use crate::wire::{PeerId, Reason, cdc as cdc_wire};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::fmt;
@@ -58,8 +60,9 @@ use core::net::IpAddr;
 use doubts::Doubts;
 use drivers::hal::{Instant, Window};
 use hosts::Host;
+use ids::WorkId;
 use slab::Slab;
-use table::{Group, Phase, Socket, WorkId};
+use table::{Group, GroupState, Phase, Socket};
 use timer::Timers;
 use verbs::EngineContext;
 use verbs::{CompletedOperation, CqId, Provider, Status, VerbsError};
@@ -183,7 +186,9 @@ impl Engine {
             let Some(completion) = ctx.provider.poll_cq(self.cq) else { return handled };
             let work = WorkId::from_bits(completion.id);
             let (group, link) = (work.group(), work.link());
-            let known = self.groups.get_mut(group).and_then(|g| g.links.get_mut(link)?.as_mut());
+            let Some(in_group) = self.groups.get_mut(group) else { continue };
+            let is_new = matches!(in_group.state, GroupState::Making(_));
+            let known = in_group.links.get_mut(link).and_then(Option::as_mut);
             let Some(known) = known.filter(|known| known.qp == completion.qp) else { continue };
             if completion.status != Status::Success {
                 self.link_failed(group, link, ctx);
@@ -192,9 +197,21 @@ impl Engine {
             match completion.operation {
                 CompletedOperation::Recv { length, .. } => {
                     known.heard = ctx.now;
-                    self.handle_message(group, link, work.receive(), length as usize, ctx);
+                    let (receive, length) = (work.receive(), length as usize);
+                    match known.head(receive) {
+                        Some(head) if head[0] == cdc_wire::TYPE && length >= cdc_wire::LEN => {
+                            known.repost(completion.id, receive, ctx.provider);
+                            if is_new {
+                                self.heard_after_confirmation(group, link, ctx.now);
+                            }
+                            self.handle_cdc_message(group, &head, ctx);
+                        }
+                        _ => self.handle_message(group, link, receive, length, ctx),
+                    }
                 }
-                CompletedOperation::Send => self.handle_sent(group, link, ctx),
+                CompletedOperation::Send => {
+                    self.handle_sent(group, link, work.receive() as u16, ctx);
+                }
                 CompletedOperation::RecvWriteImmediate { .. } => {
                     // No SMC peer writes with immediate.
                     self.violation(group, ctx);
@@ -206,8 +223,8 @@ impl Engine {
         BATCH
     }
 
-    /// The next socket to which something happened, and all that happened to it.
-    pub fn poll_event(&mut self) -> Option<(SocketId, Ready)> {
+    /// The next socket to which something happened, all that happened to it, and whose it is.
+    pub fn poll_event(&mut self) -> Option<(SocketId, Ready, u32)> {
         while let Some(key) = self.announced.pop_front() {
             let Some(socket) = self.sockets.get_mut(key) else { continue };
             if !core::mem::take(&mut socket.announced) {
@@ -215,7 +232,7 @@ impl Engine {
             }
             let ready = core::mem::take(&mut socket.ready);
             if !ready.is_empty() && !socket.released {
-                return Some((socket.id, ready));
+                return Some((socket.id, ready, socket.owner));
             }
         }
         None
@@ -273,21 +290,14 @@ impl Engine {
 
     /// Has a socket's user told.
     fn announce(&mut self, key: usize, ready: Ready) {
-        let socket = &mut self.sockets[key];
-        socket.ready |= ready;
-        if !socket.announced && !socket.released {
-            socket.announced = true;
-            self.announced.push_back(key);
-        }
+        let Engine { sockets, announced, .. } = self;
+        sockets[key].announce(ready, announced);
     }
 
     /// Has a socket looked at by the next flush.
     fn touch(&mut self, key: usize) {
-        let socket = &mut self.sockets[key];
-        if !socket.dirty {
-            socket.dirty = true;
-            self.dirty.push_back(key);
-        }
+        let Engine { sockets, dirty, .. } = self;
+        sockets[key].touch(dirty);
     }
 }
 

@@ -1,9 +1,11 @@
 //! The stream of a socket: what users read and write, and the WRITEs and CDC messages that carry
 //! it (Linux 6.12, smc_tx.c, smc_rx.c).
 
-use super::table::{CDC_SLOTS, Link, LinkState, Pending, Socket, WorkId};
+use super::ids::WorkId;
+use super::table::{CDC_SLOTS, Link, LinkState, Pending, Socket};
 use super::{Engine, EngineContext, SocketId, State};
 use crate::wire::cdc::{Cdc, Cursor, End, Producer};
+use alloc::vec::Vec;
 use core::fmt;
 use drivers::hal::Window;
 use verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
@@ -46,6 +48,16 @@ pub enum RecvError {
     Finished,
     /// The connection is lost.
     Aborted,
+}
+
+impl RecvError {
+    /// Why nothing is read where nothing can be written.
+    fn of(error: SendError) -> RecvError {
+        match error {
+            SendError::Closed => RecvError::Finished,
+            SendError::Aborted | SendError::NoMemory => RecvError::Aborted,
+        }
+    }
 }
 
 impl fmt::Display for RecvError {
@@ -107,33 +119,14 @@ impl Engine {
         wanted: usize,
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<[Window; 2], SendError> {
-        let Engine { spare, config, sockets, counters, .. } = self;
+        let Engine { spare, config, sockets, counters, dirty, .. } = self;
         let socket = sockets.get_mut(id.key()).filter(|socket| socket.id == id);
         let socket = socket.ok_or(SendError::Closed)?;
-        if socket.rx_end.is_closed() || socket.state == State::Closed {
-            return Err(SendError::Aborted);
-        }
-        let ended = socket.wants_shutdown || socket.wants_close;
-        if !socket.established || ended || !socket.tx_end.is_empty() {
-            return Err(SendError::Closed);
-        }
-        let buffer = match socket.buffer {
-            Some(buffer) => buffer,
-            None => {
-                let size = config.send_buffer as usize;
-                let fresh = spare.pop().or_else(|| ctx.arena.alloc(size, 64));
-                *socket.buffer.insert(fresh.ok_or(SendError::NoMemory)?)
-            }
-        };
-        // Up to the oldest byte that may have to be sent again.
-        let room = buffer.len() as u64 - (socket.accepted - socket.completed);
-        let count = room.min(wanted as u64);
-        let parts = ring(&buffer, socket.accepted, count);
-        socket.accepted += count;
-        socket.wants_room |= count < wanted as u64;
-        counters.bytes_sent += count;
+        let parts = reserve(socket, wanted, spare, config.send_buffer, ctx)?;
+        let count = parts[0].len() + parts[1].len();
+        counters.bytes_sent += count as u64;
         if count > 0 {
-            self.touch(id.key());
+            socket.touch(dirty);
         }
         Ok(parts)
     }
@@ -164,17 +157,8 @@ impl Engine {
             if piece.is_empty() {
                 return Ok(());
             }
-            let [start, wrapped] =
-                self.reserve(to, piece.len(), ctx).map_err(|error| match error {
-                    SendError::Closed => RecvError::Finished,
-                    SendError::Aborted | SendError::NoMemory => RecvError::Aborted,
-                })?;
-            let count = start.len() + wrapped.len();
-            for (into, at) in [(start, 0), (wrapped, start.len())] {
-                let part = piece.slice(at, into.len()).unwrap_or(Window::empty());
-                let copied = into.write_window(0, &part);
-                debug_assert!(copied.is_ok(), "no more is reserved than has arrived");
-            }
+            let parts = self.reserve(to, piece.len(), ctx).map_err(RecvError::of)?;
+            let count = copy(&piece, parts);
             self.consume(from, count as u64);
             if count < piece.len() {
                 return Ok(());
@@ -182,24 +166,37 @@ impl Engine {
         }
     }
 
+    /// Moves what has arrived back to where it came from: [`Engine::forward`] to itself.
+    pub fn turn_back<P: Provider + ?Sized>(
+        &mut self,
+        id: SocketId,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), RecvError> {
+        let Engine { spare, config, sockets, counters, dirty, .. } = self;
+        let socket = sockets.get_mut(id.key()).filter(|socket| socket.id == id);
+        let socket = socket.ok_or(RecvError::Aborted)?;
+        loop {
+            let [piece, wraps] = arrived(socket, usize::MAX)?;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            let parts = reserve(socket, piece.len(), spare, config.send_buffer, ctx);
+            let count = copy(&piece, parts.map_err(RecvError::of)?);
+            counters.bytes_sent += count as u64;
+            if count > 0 {
+                consume(socket, count as u64);
+                socket.touch(dirty);
+            }
+            let ended = !socket.rx_end.is_empty() || socket.state == State::Closed;
+            if count < piece.len() || (wraps.is_empty() && !ended) {
+                return Ok(());
+            }
+        }
+    }
+
     /// Where the bytes are that can be read, `limit` of them at most.
     fn arrived(&self, id: SocketId, limit: usize) -> Result<[Window; 2], RecvError> {
-        let socket = self.socket(id).ok_or(RecvError::Aborted)?;
-        if socket.rx_end.contains(End::ABORT) {
-            return Err(RecvError::Aborted);
-        }
-        let there = socket.produced - socket.consumed;
-        let Some(rmb) = socket.rmb.as_ref().filter(|_| there > 0) else {
-            return match socket.state {
-                _ if !socket.rx_end.is_empty() => Err(RecvError::Finished),
-                State::Closed => Err(RecvError::Aborted),
-                _ => Ok([Window::empty(); 2]),
-            };
-        };
-        if !socket.established {
-            return Ok([Window::empty(); 2]);
-        }
-        Ok(ring(&rmb.memory, socket.consumed, there.min(limit as u64)))
+        arrived(self.socket(id).ok_or(RecvError::Aborted)?, limit)
     }
 
     /// Bytes before the end of the peer's urgent byte, which is the last of them; None if there is
@@ -231,26 +228,12 @@ impl Engine {
 
     /// Counts bytes as read, and has the peer told if that is worth a message.
     fn consume(&mut self, id: SocketId, count: u64) {
-        let Some(socket) = self.socket_mut(id).filter(|_| count > 0) else { return };
-        socket.consumed += count;
-        let mut wanted = false;
-        if socket.rx_urgent.is_some_and(|at| at <= socket.consumed) {
-            socket.rx_urgent = None;
-            wanted = true;
-        }
-        if socket.rx_end.is_closed() {
-            return;
-        }
-        let size = u64::from(socket.rmb_size);
-        let unconfirmed = socket.consumed - socket.confirmed;
-        if unconfirmed > (size / 10).max(LEAST_UPDATE) {
-            let senders = size - (socket.produced - socket.confirmed);
-            let blocked = socket.rx_producer.contains(Producer::WRITE_BLOCKED);
-            wanted |= senders <= size / 2 || blocked;
-        }
-        if wanted {
-            socket.speak = true;
-            self.touch(id.key());
+        let Engine { sockets, dirty, .. } = self;
+        let socket = sockets.get_mut(id.key()).filter(|socket| socket.id == id && count > 0);
+        if let Some(socket) = socket
+            && consume(socket, count)
+        {
+            socket.touch(dirty);
         }
     }
 
@@ -261,19 +244,16 @@ impl Engine {
         ctx: &mut EngineContext<'_, P>,
     ) {
         loop {
-            let socket = &mut self.sockets[key];
+            let Some(mut socket) = self.sockets.get_mut(key) else { return };
             let Some(group_key) = socket.group.filter(|_| socket.established) else { return };
-            let Some(group) = self.groups.get_mut(group_key) else { return };
             let at = socket.link;
-            let Some(link) = group.links[at].as_mut() else { return };
-            if link.state != LinkState::Active {
-                return;
-            }
+            let link = self.groups.get_mut(group_key).and_then(|g| g.links.get_mut(at)?.as_mut());
+            let Some(link) = link.filter(|link| link.state == LinkState::Active) else { return };
             if socket.validate && link.cdc_under_way < CDC_SLOTS {
                 socket.validate = false;
                 let cdc = validation(socket);
-                let id = WorkId::new(group_key, at, 0).to_bits();
-                if post_cdc(socket, link, id, &cdc, ctx).is_err() {
+                let id = WorkId::new(group_key, at, link.next_send().into()).to_bits();
+                if post_cdc(socket, link, id, None, &cdc, ctx).is_err() {
                     return;
                 }
             }
@@ -286,13 +266,14 @@ impl Engine {
             }
             if length == unsent && (socket.wants_close || socket.wants_shutdown) {
                 self.settle(key);
+                let Some(settled) = self.sockets.get_mut(key) else { return };
+                socket = settled;
             }
-            let socket = &mut self.sockets[key];
             if length == 0 && !socket.speak && !socket.validate {
                 break;
             }
-            let group = &mut self.groups[group_key];
-            let Some(link) = group.links[at].as_mut() else { return };
+            let link = self.groups.get_mut(group_key).and_then(|g| g.links.get_mut(at)?.as_mut());
+            let Some(link) = link else { return };
             if link.cdc_under_way >= CDC_SLOTS {
                 if !socket.waiting {
                     socket.waiting = true;
@@ -300,54 +281,160 @@ impl Engine {
                 }
                 return;
             }
-            let id = WorkId::new(group_key, at, 0).to_bits();
-            if write(socket, link.qp, id, length, ctx).is_err() {
+            let id = WorkId::new(group_key, at, link.next_send().into()).to_bits();
+            let Ok(last) = write(socket, link.qp, id, length, ctx) else {
                 // The queue pair has failed; its completions say so.
                 return;
-            }
+            };
             let cdc = compose(socket, length, unsent >= window && unsent > 0);
-            if post_cdc(socket, link, id, &cdc, ctx).is_err() {
+            if post_cdc(socket, link, id, last, &cdc, ctx).is_err() {
                 return;
             }
             self.counters.cdc_sent += 1;
             self.counters.updates_sent += u64::from(length == 0);
+            if length == unsent && !socket.validate && !socket.wants_close && !socket.wants_shutdown
+            {
+                break;
+            }
         }
         self.reap(key, ctx);
     }
 }
 
-/// Posts the WRITEs for the next `length` bytes: one, or two where the peer's buffer wraps.
+/// Where the next `wanted` bytes to be sent belong, as far as there is room: they count as written.
+#[inline]
+fn reserve<P: Provider + ?Sized>(
+    socket: &mut Socket,
+    wanted: usize,
+    spare: &mut Vec<Window>,
+    size: u32,
+    ctx: &mut EngineContext<'_, P>,
+) -> Result<[Window; 2], SendError> {
+    if socket.rx_end.is_closed() || socket.state == State::Closed {
+        return Err(SendError::Aborted);
+    }
+    let ended = socket.wants_shutdown || socket.wants_close;
+    if !socket.established || ended || !socket.tx_end.is_empty() {
+        return Err(SendError::Closed);
+    }
+    let buffer = match socket.buffer {
+        Some(buffer) => buffer,
+        None => {
+            let fresh = spare.pop().or_else(|| ctx.arena.alloc(size as usize, 64));
+            *socket.buffer.insert(fresh.ok_or(SendError::NoMemory)?)
+        }
+    };
+    // Up to the oldest byte that may have to be sent again.
+    let room = buffer.len() as u64 - (socket.accepted - socket.completed);
+    let count = room.min(wanted as u64);
+    let parts = ring(&buffer, socket.accepted, count);
+    socket.accepted += count;
+    socket.wants_room |= count < wanted as u64;
+    Ok(parts)
+}
+
+/// Where the bytes are that can be read, `limit` of them at most.
+#[inline]
+fn arrived(socket: &Socket, limit: usize) -> Result<[Window; 2], RecvError> {
+    if socket.rx_end.contains(End::ABORT) {
+        return Err(RecvError::Aborted);
+    }
+    let there = socket.produced - socket.consumed;
+    let Some(rmb) = socket.rmb.as_ref().filter(|_| there > 0) else {
+        return match socket.state {
+            _ if !socket.rx_end.is_empty() => Err(RecvError::Finished),
+            State::Closed => Err(RecvError::Aborted),
+            _ => Ok([Window::empty(); 2]),
+        };
+    };
+    if !socket.established {
+        return Ok([Window::empty(); 2]);
+    }
+    Ok(ring(&rmb.memory, socket.consumed, there.min(limit as u64)))
+}
+
+/// Counts bytes as read; whether the peer is to be told of it.
+#[inline]
+fn consume(socket: &mut Socket, count: u64) -> bool {
+    socket.consumed += count;
+    let mut wanted = false;
+    if socket.rx_urgent.is_some_and(|at| at <= socket.consumed) {
+        socket.rx_urgent = None;
+        wanted = true;
+    }
+    if socket.rx_end.is_closed() {
+        return false;
+    }
+    let size = u64::from(socket.rmb_size);
+    let unconfirmed = socket.consumed - socket.confirmed;
+    if unconfirmed > (size / 10).max(LEAST_UPDATE) {
+        let senders = size - (socket.produced - socket.confirmed);
+        let blocked = socket.rx_producer.contains(Producer::WRITE_BLOCKED);
+        wanted |= senders <= size / 2 || blocked;
+    }
+    socket.speak |= wanted;
+    wanted
+}
+
+/// Copies the beginning of a piece into two parts; how much.
+#[inline]
+fn copy(piece: &Window, [start, wrapped]: [Window; 2]) -> usize {
+    let put = |into: Window, at| {
+        let part = piece.slice(at, into.len()).unwrap_or(Window::empty());
+        let copied = into.write_window(0, &part);
+        debug_assert!(copied.is_ok(), "no more is reserved than has arrived");
+    };
+    put(start, 0);
+    if !wrapped.is_empty() {
+        put(wrapped, start.len());
+    }
+    start.len() + wrapped.len()
+}
+
+/// A WRITE of parts of a socket's buffer, the second of which may be empty.
+struct Announced {
+    parts: [Window; 2],
+    to: RemoteAddress,
+}
+
+/// The WRITEs for the next `length` bytes: the last one, behind which the CDC message goes, and where the peer's buffer
+/// wraps one more, which is posted here.
+#[inline]
 fn write<P: Provider + ?Sized>(
     socket: &Socket,
     qp: verbs::QpId,
     id: u64,
     length: u64,
     ctx: &mut EngineContext<'_, P>,
-) -> Result<(), ()> {
-    let Some(buffer) = socket.buffer else { return Ok(()) };
+) -> Result<Option<Announced>, ()> {
+    let Some(buffer) = socket.buffer.filter(|_| length > 0) else { return Ok(None) };
     let size = u64::from(socket.peer.size);
-    let (mut position, end) = (socket.sent, socket.sent + length);
-    while position < end {
-        let there = position % size;
-        let count = (end - position).min(size - there);
-        let parts = ring(&buffer, position, count);
-        let parts = if parts[1].is_empty() { &parts[..1] } else { &parts[..] };
-        let to = RemoteAddress { address: socket.peer.address + there, rkey: socket.peer.rkey };
-        let operation =
-            SendOperation::Write { payload: Payload::Windows(parts), to, immediate: None };
-        let request = SendRequest {
-            id,
-            operation,
-            signaled: false,
-            solicited: false,
-            datagram: None,
-            carries: None,
-            ack_lazily: false,
-        };
-        ctx.provider.post_send(qp, &request).map_err(|_| ())?;
-        position += count;
+    let there = socket.sent % size;
+    let to = |there| RemoteAddress { address: socket.peer.address + there, rkey: socket.peer.rkey };
+    if length <= size - there {
+        let parts = ring(&buffer, socket.sent, length);
+        return Ok(Some(Announced { parts, to: to(there) }));
     }
-    Ok(())
+    let first = size - there;
+    let parts = ring(&buffer, socket.sent, first);
+    let parts = if parts[1].is_empty() { &parts[..1] } else { &parts[..] };
+    ctx.provider.post_send(qp, &write_request(id, parts, to(there))).map_err(|_| ())?;
+    let parts = ring(&buffer, socket.sent + first, length - first);
+    Ok(Some(Announced { parts, to: to(0) }))
+}
+
+/// A WRITE.
+#[inline(always)]
+fn write_request(id: u64, parts: &[Window], to: RemoteAddress) -> SendRequest<'_> {
+    SendRequest {
+        id,
+        operation: SendOperation::Write { payload: Payload::Windows(parts), to, immediate: None },
+        signaled: false,
+        solicited: false,
+        datagram: None,
+        carries: None,
+        ack_lazily: false,
+    }
 }
 
 /// Whether nobody waits to hear that a CDC message has arrived: its socket goes on with what room there is,
@@ -361,11 +448,12 @@ fn may_ack_lazily(socket: &Socket, link: &Link, cdc: &Cdc) -> bool {
         && !cdc.producer.contains(Producer::FAILOVER)
 }
 
-/// Sends a CDC message.
+/// Sends a CDC message, behind what it announces.
 fn post_cdc<P: Provider + ?Sized>(
     socket: &mut Socket,
     link: &mut Link,
     id: u64,
+    announced: Option<Announced>,
     cdc: &Cdc,
     ctx: &mut EngineContext<'_, P>,
 ) -> Result<(), ()> {
@@ -379,7 +467,17 @@ fn post_cdc<P: Provider + ?Sized>(
         carries: None,
         ack_lazily: may_ack_lazily(socket, link, cdc),
     };
-    ctx.provider.post_send(link.qp, &request).map_err(|_| ())?;
+    // Each by itself, so that of the usual one is known what it is where it is posted.
+    let posted = match announced {
+        Some(Announced { parts: [all, rest], to }) if rest.is_empty() => {
+            ctx.provider.post_announced(link.qp, &write_request(id, &[all], to), &request)
+        }
+        Some(Announced { parts, to }) => {
+            ctx.provider.post_announced(link.qp, &write_request(id, &parts, to), &{ request })
+        }
+        None => ctx.provider.post_send(link.qp, &{ request }),
+    };
+    posted.map_err(|_| ())?;
     let (sent, seqno) = (socket.sent, cdc.seqno);
     link.pending.push_back(Pending::Cdc { socket: socket.id, sent, seqno });
     link.cdc_under_way += 1;
@@ -400,14 +498,19 @@ fn validation(socket: &Socket) -> Cdc {
 }
 
 /// The bytes from `position` of a ring, in two parts at most.
+#[inline]
 fn ring(buffer: &Window, position: u64, count: u64) -> [Window; 2] {
     let at = (position % buffer.len() as u64) as usize;
-    let first = (count as usize).min(buffer.len() - at);
     let part = |from, len| buffer.slice(from, len).unwrap_or(Window::empty());
+    let first = buffer.len() - at;
+    if count as usize <= first {
+        return [part(at, count as usize), Window::empty()];
+    }
     [part(at, first), part(0, count as usize - first)]
 }
 
 /// The CDC message behind `length` bytes, which count as sent from here on.
+#[inline]
 fn compose(socket: &mut Socket, length: u64, blocked: bool) -> Cdc {
     socket.sent += length;
     socket.furthest = socket.furthest.max(socket.sent);

@@ -3,6 +3,7 @@
 use super::State;
 use super::config::{Device, address_of};
 use super::devices::Elsewhere;
+use super::ids::SocketId;
 use super::peer_buffers::PeerBuffers;
 use crate::wire::cdc::{End, Producer};
 use crate::wire::llc::{DeleteReason, KeyMove, Order};
@@ -13,7 +14,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
-use verbs::{PathMtu, PdId, QpId, Region};
+use verbs::{PathMtu, PdId, Provider, QpId, RecvRequest, Region};
 
 /// Links of a group: two, and a third while one replaces another.
 pub(super) const LINKS: usize = 3;
@@ -27,25 +28,6 @@ pub(super) const RECEIVES: usize = 64;
 pub(super) const RECEIVE_STRIDE: usize = 64;
 /// Peers' buffers that a group remembers; Linux has as many.
 pub(super) const TOKENS: usize = 255;
-
-/// Name of a socket: its token in CDC messages of the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SocketId(pub(super) u32);
-
-impl SocketId {
-    pub(super) fn new(key: usize, generation: u16) -> Self {
-        SocketId(u32::from(generation) << 16 | (key as u32 + 1))
-    }
-
-    /// As it is in CDC messages.
-    pub fn token(self) -> u32 {
-        self.0
-    }
-
-    pub(super) fn key(self) -> usize {
-        (self.0 & 0xffff).wrapping_sub(1) as usize
-    }
-}
 
 /// Who listened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,6 +218,24 @@ pub(super) struct Socket {
 }
 
 impl Socket {
+    /// Has its user told.
+    #[inline]
+    pub fn announce(&mut self, ready: Ready, announced: &mut VecDeque<usize>) {
+        self.ready |= ready;
+        if !self.announced && !self.released {
+            self.announced = true;
+            announced.push_back(self.id.key());
+        }
+    }
+
+    /// Has it looked at by the next flush.
+    #[inline]
+    pub fn touch(&mut self, dirty: &mut VecDeque<usize>) {
+        if !core::mem::replace(&mut self.dirty, true) {
+            dirty.push_back(self.id.key());
+        }
+    }
+
     pub fn new(id: SocketId, role: Role, ends: [IpAddr; 2], owner: u32, hs: Handshake) -> Self {
         let [local, remote] = ends;
         Socket {
@@ -468,7 +468,9 @@ pub(super) struct Link {
     pub path_mtu: PathMtu,
     /// Receives, a tail for long messages that they share, and one long message to be sent.
     pub memory: Window,
+    /// SENDs that are not known to have arrived, and how many are, modulo 2^16.
     pub pending: VecDeque<Pending>,
+    pub arrived: u16,
     pub cdc_under_way: usize,
     pub long_under_way: bool,
     /// Sockets that wait for room.
@@ -487,10 +489,41 @@ const LONG_AT: usize = TAIL_AT + crate::wire::llc::MAX_LEN;
 pub(super) const LINK_MEMORY: usize = LONG_AT + crate::wire::llc::MAX_LEN;
 
 impl Link {
+    /// The number of the next SEND.
+    #[inline]
+    pub fn next_send(&self) -> u16 {
+        self.arrived.wrapping_add(self.pending.len() as u16)
+    }
+
+    /// The oldest SEND that was not known to have arrived, up to this one, which has.
+    #[inline]
+    pub fn take_arrived(&mut self, send: u16) -> Option<Pending> {
+        if usize::from(send.wrapping_sub(self.arrived)) >= self.pending.len() {
+            return None;
+        }
+        self.arrived = self.arrived.wrapping_add(1);
+        self.pending.pop_front()
+    }
+
+    /// What a message in receive `n` begins with, which is all of most.
+    #[inline]
+    pub fn head(&self, n: usize) -> Option<[u8; crate::wire::llc::LEN]> {
+        self.memory.read_array(n * RECEIVE_STRIDE).ok()
+    }
+
     /// Where receive `n` puts a message.
+    #[inline]
     pub fn receive(&self, n: usize) -> [Window; 2] {
         let head = self.memory.slice(n * RECEIVE_STRIDE, crate::wire::llc::LEN);
         [head.unwrap_or(Window::empty()), self.tail()]
+    }
+
+    /// Posts a receive again, which was just taken: there is room for it. In the error state its flush will be heard of.
+    #[inline]
+    pub fn repost<P: Provider + ?Sized>(&self, id: u64, n: usize, provider: &mut P) {
+        if !provider.repost_recv(self.qp, id) {
+            let _ = provider.post_recv(self.qp, &RecvRequest { id, into: &self.receive(n) });
+        }
     }
 
     pub fn tail(&self) -> Window {
@@ -557,43 +590,5 @@ impl Group {
         };
         let turns = [(a, b, c), (b, c, a), (c, a, b)];
         turns.iter().position(|&(link, one, two)| shares(link, one, two) || shares(link, two, one))
-    }
-}
-
-/// The id of a work request: whose it is, and which receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WorkId(u64);
-
-impl WorkId {
-    pub fn new(group: usize, link: usize, receive: usize) -> Self {
-        WorkId((group as u64) << 32 | (link as u64) << 16 | receive as u64)
-    }
-    pub fn from_bits(bits: u64) -> Self {
-        WorkId(bits)
-    }
-    pub fn to_bits(self) -> u64 {
-        self.0
-    }
-    pub fn group(self) -> usize {
-        (self.0 >> 32) as usize
-    }
-    pub fn link(self) -> usize {
-        (self.0 >> 16) as usize & 0xffff
-    }
-    pub fn receive(self) -> usize {
-        self.0 as usize & 0xffff
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_keep_what_they_are_made_of() {
-        let id = WorkId::from_bits(WorkId::new(70_000, 2, 63).to_bits());
-        assert_eq!((id.group(), id.link(), id.receive()), (70_000, 2, 63));
-        assert_eq!(SocketId::new(0, 0).0, 1, "a token is not 0");
-        assert_eq!(SocketId::new(0xfffd, 0xffff).key(), 0xfffd);
     }
 }

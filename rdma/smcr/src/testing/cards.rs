@@ -165,6 +165,9 @@ impl Provider for Cards {
             fn destroy_qp(qp: QpId) -> Done<()>;
             fn post_send(qp: QpId, request: &SendRequest<'_>) -> Done<()>;
             fn post_recv(qp: QpId, request: &RecvRequest<'_>) -> Done<()>;
+            fn post_announced(qp: QpId, write: &SendRequest<'_>, send: &SendRequest<'_>) -> Done<()>;
+            fn repost_recv(qp: QpId, id: u64) -> bool;
+            fn post_empty_recvs(qp: QpId, id: u64, count: u32) -> Done<()>;
             fn coalesce_acks(qp: QpId) -> ();
             fn writes_precede_send(qp: QpId) -> ();
             fn poll_event() -> Option<AsyncEvent>;

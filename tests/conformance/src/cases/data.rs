@@ -208,6 +208,100 @@ pub fn receives_posted_before_the_connection_count(fixture: Box<dyn Fixture>) {
     assert_eq!(&contents(&into)[..5], b"hello");
 }
 
+/// A receive that was posted before goes into its own memory again, in whichever order that is done.
+pub fn receives_are_posted_again(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    let qp = world.qp[1];
+    let memory: Vec<_> = (0..64).map(|_| world.memory(1, 16)).collect();
+    for (id, into) in memory.iter().enumerate() {
+        world.post_recv(1, id as u64, &[*into]);
+    }
+    let mut posted: std::collections::VecDeque<u64> = (0..64).collect();
+    for round in 0..40u8 {
+        let mut done = Vec::new();
+        for n in 0..8 {
+            world.post(0, 9, send_inline(&[round, n]));
+            let id = posted.pop_front().expect("64 are posted");
+            assert_eq!(world.ends(1, 1), [(id, Status::Success)]);
+            assert_eq!(contents(&memory[id as usize])[..2], [round, n]);
+            done.push(id);
+        }
+        world.ends(0, 8);
+        if round % 4 == 3 {
+            done.reverse();
+        }
+        for id in done {
+            if !world.device(1).repost_recv(qp, id) {
+                world.post_recv(1, id, &[memory[id as usize]]);
+            }
+            posted.push_back(id);
+        }
+        assert!(!world.device(1).repost_recv(qp, posted[0]), "there is no room");
+    }
+}
+
+/// What a SEND announces that was posted with its WRITE is there when it arrives; they are two requests of the queue, which
+/// both have room in it or are not posted, and one is heard of, if both are done and if the first fails.
+pub fn a_write_is_there_before_what_announces_it(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    let (memory, qp) = (world.memory(1, 4096), world.qp[0]);
+    let region = world.grant(1, memory, Access::REMOTE_WRITE);
+    let into = world.memory(1, 64);
+    let announce = |world: &mut World, id: u64, bytes: &[u8], to: RemoteAddress, said: &[u8]| {
+        let from = world.memory(0, bytes.len());
+        from.write(0, bytes).unwrap();
+        let (windows, immediate) = ([from], None);
+        let payload = Payload::Windows(&windows);
+        let operation = SendOperation::Write { payload, to, immediate };
+        let write = SendRequest { signaled: false, ..request(id, operation) };
+        world.device(0).post_announced(qp, &write, &request(id, send_inline(said)))
+    };
+    // Short ones and long ones.
+    let to = granted(&region);
+    for (id, (length, said)) in [(64, 44), (1, 1), (4096, 45), (64, 64)].into_iter().enumerate() {
+        let (bytes, said) = (vec![id as u8 + 1; length], vec![id as u8; said]);
+        memory.fill(0);
+        world.post_recv(1, 5, &[into]);
+        announce(&mut world, id as u64, &bytes, to, &said).unwrap();
+        assert_eq!(world.ends(1, 1), [(5, Status::Success)]);
+        assert_eq!(contents(&memory)[..length], bytes);
+        assert_eq!(contents(&into)[..said.len()], said);
+        assert_eq!(world.ends(0, 1), [(id as u64, Status::Success)]);
+    }
+    world.nothing_completes();
+    let wrong = RemoteAddress { rkey: to.rkey ^ 1, ..to };
+    world.post_recv(1, 6, &[into]);
+    announce(&mut world, 7, &[1], wrong, &[2]).unwrap();
+    let (id, status) = world.ends(0, 1)[0];
+    assert_eq!((id, status), (7, Status::RemoteAccess));
+    let late = announce(&mut world, 8, &[1], to, &[2]);
+    assert!(late.is_err(), "the queue pair is in error");
+}
+
+/// Receives that are posted together are as many as were asked for, of one name, and no more than there is room for.
+pub fn receives_without_memory_are_posted_together(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    let (memory, qp) = (world.memory(1, 64), world.qp[1]);
+    let region = world.grant(1, memory, Access::REMOTE_WRITE);
+    let (from, _) = world.filled(0, 64);
+    world.device(1).post_empty_recvs(qp, 5, 64).unwrap();
+    for round in 0..20u32 {
+        assert!(world.device(1).post_empty_recvs(qp, 5, 1).is_err(), "there is no room");
+        for n in 0..8 {
+            let payload = Payload::Windows(&[from]);
+            let immediate = Some(8 * round + n);
+            world.post(0, 9, SendOperation::Write { payload, to: granted(&region), immediate });
+        }
+        for (n, completion) in world.completions(1, 8).into_iter().enumerate() {
+            let (length, immediate) = (64, 8 * round + n as u32);
+            let operation = CompletedOperation::RecvWriteImmediate { length, immediate };
+            assert_eq!((completion.id, completion.operation), (5, operation));
+        }
+        world.ends(0, 8);
+        world.device(1).post_empty_recvs(qp, 5, 8).unwrap();
+    }
+}
+
 /// Where there are datagrams: they carry who sent them, 40 bytes before the payload, and the wrong Q_Key
 /// reaches nobody.
 pub fn datagrams_say_where_they_come_from(fixture: Box<dyn Fixture>) {

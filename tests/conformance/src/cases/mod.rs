@@ -58,10 +58,14 @@ cases! {
         inline_payload_is_taken_when_it_is_posted
         messages_arrive_in_order
         receives_posted_before_the_connection_count
+        receives_are_posted_again
+        a_write_is_there_before_what_announces_it
+        receives_without_memory_are_posted_together
         datagrams_say_where_they_come_from;
     queues:
         only_signaled_requests_complete
         completions_come_in_order
+        what_is_not_waited_for_may_be_told_of_with_a_later_one
         send_queues_take_what_was_said
         receive_queues_take_what_was_said
         many_queue_pairs_share_a_completion_queue

@@ -54,6 +54,31 @@ pub fn completions_come_in_order(fixture: Box<dyn Fixture>) {
     assert!(ends.iter().enumerate().all(|(n, end)| *end == (n as u64, Status::Success)));
 }
 
+/// Of requests whose completion nobody waits for, those that are told of come in order, and the last one is.
+pub fn what_is_not_waited_for_may_be_told_of_with_a_later_one(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    let memory = world.memory(1, 8192);
+    let region = world.grant(1, memory, Access::REMOTE_WRITE);
+    let qp = world.qp[0];
+    for round in 0..10u64 {
+        for id in 20 * round + 1..=20 * round + 20 {
+            let write = SendRequest {
+                ack_lazily: id % 20 != 0,
+                ..request(id, write_byte(granted(&region)))
+            };
+            world.device(0).post_send(qp, &write).unwrap();
+        }
+        let mut last = 20 * round;
+        while last < 20 * round + 20 {
+            let [(id, status)] = world.ends(0, 1)[..] else { unreachable!("one was asked for") };
+            assert!(id > last && status == Status::Success, "{id} behind {last}: {status:?}");
+            last = id;
+        }
+        assert_eq!(last, 20 * round + 20);
+        world.nothing_completes();
+    }
+}
+
 /// Posts until the queue is full; how many it took.
 fn fill(world: &mut World, mut post: impl FnMut(&mut World, u64) -> Result<(), VerbsError>) -> u64 {
     for id in 0.. {
