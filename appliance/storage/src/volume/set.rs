@@ -35,9 +35,19 @@ struct Entry {
     name: Name,
     backing: Backing,
     counts: Arc<OpenCounts>,
+    /// Memory of this loop's: all is done at once, and it has nothing that it is to be polled for.
+    is_memory: bool,
 }
 
 impl Entry {
+    fn new(name: Name, backing: Backing, counts: Arc<OpenCounts>) -> Entry {
+        let is_memory = match &backing {
+            Backing::Here(volume) => volume.shared_memory().is_some(),
+            Backing::Elsewhere { .. } => false,
+        };
+        Entry { name, backing, counts, is_memory }
+    }
+
     fn geometry(&self) -> Geometry {
         match &self.backing {
             Backing::Here(volume) => volume.geometry(),
@@ -84,7 +94,7 @@ impl Volumes {
         }
         let id = VolumeId(self.all.len() as u32);
         let counts = Arc::default();
-        self.put(id, Entry { name, backing: Backing::Here(volume), counts });
+        self.put(id, Entry::new(name, Backing::Here(volume), counts));
         // It may have something in flight from before.
         self.activate(id);
         Some(id)
@@ -170,8 +180,22 @@ impl Volumes {
     }
 
     /// Asks a volume for something; None if it is not there (any more).
-    #[inline]
+    #[inline(always)]
     pub fn submit(
+        &mut self,
+        id: VolumeId,
+        request: &Request,
+    ) -> Option<Result<Submitted, VolumeError>> {
+        match self.all.get_mut(id.index()) {
+            Some(Some(Entry { backing: Backing::Here(volume), is_memory: true, .. })) => {
+                Some(volume.submit(request))
+            }
+            _ => self.submit_any(id, request),
+        }
+    }
+
+    /// The same of one of any kind.
+    fn submit_any(
         &mut self,
         id: VolumeId,
         request: &Request,
@@ -179,7 +203,6 @@ impl Volumes {
         match &mut self.all.get_mut(id.index())?.as_mut()?.backing {
             Backing::Here(volume) => {
                 let submitted = volume.submit(request);
-                // Memory is done at once, and has nothing that it is to be polled for.
                 let done = matches!(submitted, Ok(Submitted::Done | Submitted::Lent(_)));
                 if !(done && volume.is_idle() && !volume.wants_turn()) {
                     self.activate(id);
@@ -416,7 +439,7 @@ impl Volumes {
                         (None, Some(share)) => Backing::Here(share),
                         (None, None) => Backing::Elsewhere { geometry, in_flight: 0 },
                     };
-                    self.put(id, Entry { name, backing, counts: counts.clone() });
+                    self.put(id, Entry::new(name, backing, counts.clone()));
                 }
             }
         }

@@ -1,15 +1,17 @@
 //! Requests that arrive: their keys, their headers, and whether they can be started.
 
-use super::io::{ANSWER, contents, describe};
+use super::io::{ANSWER, answer, contents, count, describe, fitting};
 use super::table::{Connection, Contents, Path, Session, Slot, SlotState, WorkId};
-use super::{CloseReason, EngineContext, Request, RequestId, RequestKind};
+use super::{CloseReason, EngineContext, Execute, Execution, Request, RequestId, RequestKind};
 use crate::wire::{IoHeader, WireError};
 use drivers::hal::Window;
-use verbs::{KeyChange, KeyRequest, RdmaDevice};
+use verbs::{KeyChange, KeyRequest, MrId, RdmaDevice};
 
 /// What becomes of a request.
 pub enum Arrival {
-    /// It is the user's, as most are.
+    /// It is executed, as most are, or is being.
+    Executed,
+    /// It is the user's.
     Started(Request),
     /// There is room for its answer, but something else may be in its way.
     Admitted(RequestId),
@@ -17,7 +19,9 @@ pub enum Arrival {
     Parked,
 }
 
-/// Takes the request at `place`, which came by a connection of a path of a session.
+/// Takes the request at `place`, which came by a connection of a path of a session, and has it executed and answered if
+/// nothing is in its way.
+#[expect(clippy::too_many_arguments, reason = "what a request needs, each looked up once")]
 #[inline(always)]
 pub fn handle_io<P: RdmaDevice + ?Sized>(
     place: u32,
@@ -26,6 +30,7 @@ pub fn handle_io<P: RdmaDevice + ?Sized>(
     path: &mut Path,
     session: &mut Session,
     new_keys: bool,
+    execute: &mut impl Execute,
     ctx: &mut EngineContext<'_, P>,
 ) -> Result<Arrival, CloseReason> {
     let (chunk, offset) = session.addressing.split(place);
@@ -39,20 +44,21 @@ pub fn handle_io<P: RdmaDevice + ?Sized>(
         return Err(CloseReason::Protocol("a chunk used again before its answer"));
     }
     let arrived = Slot::tick(ctx.now);
-    let request = read_request(path, session, chunk, offset, ctx)?;
-    let mut rkey = 0;
+    let region = path.region.ok_or(CloseReason::Resources)?;
+    let contents = found(session, region, chunk, ctx)?;
+    let header = header(&contents, offset)?;
+    let (mut rkey, mut settled) = (0, true);
     if new_keys {
         // Data that is copied at once need not wait until the client cannot change the chunk: it would change what it
         // writes itself, as if it had written that. And of a read nothing but the headers is ever looked at.
-        let signaled = !session.copies_at_once && !matches!(request.1, Ok(IoHeader::Read { .. }));
-        let region = path.region.ok_or(CloseReason::Resources)?;
+        let signaled = !session.copies_at_once && !matches!(header, Some(IoHeader::Read { .. }));
         let id = WorkId::key(key, chunk).to_bits();
         let by = KeyRequest { qp: connection.qp, id, signaled };
         match ctx.provider.rotate_chunk_key(region, chunk, by, ctx.rng) {
             Ok(KeyChange::Done(key)) => rkey = key,
             // The answer is posted behind it: the client learns of the next key when that is good.
             Ok(KeyChange::Promised(key)) => {
-                rkey = key;
+                (rkey, settled) = (key, false);
                 session.was_promised |= session.copies_at_once;
             }
             Ok(KeyChange::Posted) => {
@@ -66,34 +72,71 @@ pub fn handle_io<P: RdmaDevice + ?Sized>(
             Err(_) => return Err(CloseReason::Resources),
         }
     }
-    admit_arrival(chunk, offset, request, rkey, arrived, connection, path, session)
+    let mut slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
+    // On demand, a read may have to wait for memory.
+    let is_free = matches!(&header, Some(header) if fill(&mut slot, header, offset, session.chunk_size))
+        && (session.chunks.is_some() || slot.kind == RequestKind::Write && contents.start == 0)
+        && connection.queued.is_none()
+        && connection.has_room(ANSWER)
+        && session.executing.get(usize::from(chunk)) == Some(&false);
+    if !is_free {
+        let found = (contents, header);
+        return admit_arrival(chunk, offset, found, rkey, arrived, connection, path, session);
+    }
+    let id = RequestId { path: connection.path as u32, chunk };
+    let request = describe(id, path.session, &slot, &contents, settled)
+        .ok_or(CloseReason::Protocol("a request of more than was written to its chunk"))?;
+    let arrival = match execute.execute(&request) {
+        Execution::Done(result) => {
+            let result = fitting(&slot, result);
+            count(&mut path.stats, &slot, &result, 0);
+            let own = path.region.filter(|_| session.chunks.is_none());
+            answer(chunk, &slot, result, own, key, connection, new_keys, ctx)?;
+            return Ok(Arrival::Executed);
+        }
+        Execution::Pending => Arrival::Executed,
+        Execution::Deferred => Arrival::Started(request),
+    };
+    slot.state = SlotState::Executing;
+    if let Some(place) = path.requests.get_mut(usize::from(chunk)) {
+        *place = slot;
+    }
+    if let Some(executing) = session.executing.get_mut(usize::from(chunk)) {
+        *executing = true;
+    }
+    connection.reserved += ANSWER;
+    path.in_flight += 1;
+    Ok(arrival)
 }
 
 /// A request in a chunk: the contents, and the header, which was read once.
-pub type Found = (Contents, Result<IoHeader, WireError>);
+pub type Found = (Contents, Option<IoHeader>);
 
-/// Reads the header of the request at an offset of a chunk.
+/// The contents of a chunk in which a request is said to be.
 #[inline(always)]
-pub fn read_request<P: RdmaDevice + ?Sized>(
-    path: &Path,
+pub fn found<P: RdmaDevice + ?Sized>(
     session: &Session,
+    region: MrId,
     chunk: u16,
-    offset: u32,
     ctx: &mut EngineContext<'_, P>,
-) -> Result<Found, CloseReason> {
-    let region = path.region.ok_or(CloseReason::Resources)?;
-    let contents = contents(session, region, chunk, ctx)
-        .ok_or(CloseReason::Protocol("a request in a chunk without contents"))?;
-    match read_header(&contents, offset as usize) {
+) -> Result<Contents, CloseReason> {
+    contents(session, region, chunk, ctx)
+        .ok_or(CloseReason::Protocol("a request in a chunk without contents"))
+}
+
+/// The header of the request at an offset of a chunk; None if it makes no sense.
+#[inline(always)]
+pub fn header(contents: &Contents, offset: u32) -> Result<Option<IoHeader>, CloseReason> {
+    match read_header(contents, offset as usize) {
         None => Err(CloseReason::Protocol("an offset beyond the chunk")),
+        Some(Ok(header)) => Ok(Some(header)),
         Some(Err(WireError::Type(_))) => Err(CloseReason::Protocol("a request of an unknown type")),
-        Some(header) => Ok((contents, header)),
+        Some(Err(_)) => Ok(None),
     }
 }
 
-/// Takes on the request in a chunk, whose key will be `rkey`.
-#[expect(clippy::too_many_arguments, reason = "the second half of `handle_io`, inlined into it")]
-#[inline(always)]
+/// Takes on the request in a chunk, whose key will be `rkey`, and which may have to wait.
+#[expect(clippy::too_many_arguments, reason = "what is known of a request, each found once")]
 pub fn admit_arrival(
     chunk: u16,
     offset: u32,
@@ -102,13 +145,13 @@ pub fn admit_arrival(
     arrived: u32,
     connection: &mut Connection,
     path: &mut Path,
-    session: &mut Session,
+    session: &Session,
 ) -> Result<Arrival, CloseReason> {
     let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
         return Err(CloseReason::Protocol("a chunk beyond the queue depth"));
     };
     *slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
-    let sound = matches!(&header, Ok(header) if fill(slot, header, offset, session.chunk_size))
+    let sound = matches!(&header, Some(header) if fill(slot, header, offset, session.chunk_size))
         && (slot.kind == RequestKind::Read || contents.start == 0);
     slot.state = if sound { SlotState::AwaitsSendCredit } else { SlotState::Malformed };
     if connection.queued.is_some() || !connection.has_room(ANSWER) {
@@ -122,19 +165,7 @@ pub fn admit_arrival(
         return Ok(Arrival::Parked);
     }
     connection.reserved += ANSWER;
-    let id = RequestId { path: connection.path as u32, chunk };
-    // On demand, a read may have to wait for memory.
-    let has_memory = session.chunks.is_some() || slot.kind == RequestKind::Write;
-    let executing = session.executing.get_mut(usize::from(chunk)).filter(|executing| !**executing);
-    let (Some(executing), true, true) = (executing, sound, has_memory) else {
-        return Ok(Arrival::Admitted(id));
-    };
-    let request = describe(id, path.session, slot, &contents)
-        .ok_or(CloseReason::Protocol("a request of more than was written to its chunk"))?;
-    *executing = true;
-    slot.state = SlotState::Executing;
-    path.in_flight += 1;
-    Ok(Arrival::Started(request))
+    Ok(Arrival::Admitted(RequestId { path: connection.path as u32, chunk }))
 }
 
 /// The header of a request at an offset of a chunk; None if that is not within what is there.
@@ -157,6 +188,7 @@ fn read_header_at_end(window: &Window, at: usize) -> Option<Result<IoHeader, Wir
 }
 
 /// Checks what the client says about its request against the size of the chunk.
+#[inline(always)]
 fn fill(slot: &mut Slot, header: &IoHeader, offset: u32, chunk_size: u32) -> bool {
     let (user_len, most) = match *header {
         IoHeader::Write { user_len } => (user_len, chunk_size),

@@ -23,6 +23,8 @@ use verbs::{
 
 /// Receives of the service connection.
 const SERVICE_RECEIVES: u32 = 64;
+/// Receives that are posted again together.
+const RECEIVES_AT_ONCE: u32 = 8;
 /// Its sends.
 const SERVICE_SENDS: u32 = 32;
 /// Most sends outstanding on an I/O connection; requests whose answers would be more wait.
@@ -321,12 +323,18 @@ impl Server {
         let path = &mut self.paths[path_key];
         let session = &self.sessions[path.session];
         let depth = u32::from(session.queue_depth);
+        // Some of the client's are there for as many requests as it may have under way.
+        let late = RECEIVES_AT_ONCE - 1;
         let (receives, sends) = match cid {
             0 => (SERVICE_RECEIVES, SERVICE_SENDS),
-            _ => (depth.min(u32::from(self.config.receives)), (2 * depth + 2).min(MAX_SENDS)),
+            _ => (
+                (depth + late).min(u32::from(self.config.receives)),
+                (2 * depth + 2).min(MAX_SENDS),
+            ),
         };
         let most = ctx.provider.attributes().max_wr;
         let (receives, sends) = (receives.min(most), sends.min(most));
+        let posted_at_once = if receives > 2 * late { RECEIVES_AT_ONCE } else { 1 };
         let init = QpInit {
             kind: QpType::Rc,
             pd: ctx.provider.pd_on(session.pd, path.to),
@@ -386,6 +394,8 @@ impl Server {
             cid,
             qp,
             id,
+            consumed: 0,
+            posted_at_once,
             send_room: sends,
             signal_interval: (sends / 4).max(1),
             posted: 0,

@@ -1,6 +1,6 @@
 //! What the server tells its user.
 
-use crate::Name;
+use crate::{Errno, Name};
 use core::fmt;
 use core::net::IpAddr;
 use drivers::hal::Window;
@@ -56,6 +56,8 @@ pub struct Request {
     pub kind: RequestKind,
     /// Data of a write; room to stage the answer of a read. Of a size of the client's choice.
     pub data: Window,
+    /// The client cannot change the data of a write any more, or may do so at any time.
+    pub settled: bool,
     /// The user's header. Copy it out once: the client could change it.
     pub user: Window,
 }
@@ -68,8 +70,27 @@ pub enum Event {
     /// The last path of a session went down. Requests that are being worked on may be finished;
     /// their answers go nowhere.
     LinkDown(SessionId),
-    /// A request arrived.
+    /// A request arrived, which nobody has executed.
     Request(Request),
+    /// Who executes requests has been given one.
+    Executed,
+}
+
+/// Who executes requests ([`super::Server::serve`]).
+pub trait Execute {
+    /// Executes a request, if it can.
+    fn execute(&mut self, request: &Request) -> Execution;
+}
+
+/// What came of a request that was given to who executes them.
+#[derive(Clone, Copy, Debug)]
+pub enum Execution {
+    /// It is done, and this is its answer, as in [`super::Server::respond`].
+    Done(Result<Window, Errno>),
+    /// It is worked on, and answered by [`super::Server::respond`].
+    Pending,
+    /// It is to come as an event, and is answered by [`super::Server::respond`].
+    Deferred,
 }
 
 /// A request that was answered.

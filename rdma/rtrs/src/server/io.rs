@@ -1,24 +1,23 @@
 //! Requests and answers: the data path.
 
-use super::arrival::{Arrival, admit_arrival, handle_io, read_request};
-use super::table::{Connection, Contents, Path, Session, Slot, SlotState, WorkId};
+use super::arrival::{Arrival, admit_arrival, found, handle_io, header};
+use super::table::{Connection, Contents, Session, Slot, SlotState, WorkId};
 use super::{
-    CloseReason, EngineContext, PathState, Request, RequestId, RequestKind, Served, Server,
-    SessionId,
+    CloseReason, EngineContext, Event, Execute, Execution, PathState, PathStats, Request,
+    RequestId, RequestKind, Served, Server, SessionId,
 };
 use crate::Errno;
 use crate::wire::{Immediate, RkeyResponse};
 use drivers::hal::Window;
-use slab::Slab;
 use verbs::{
-    MrId, Payload, RdmaDevice, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith,
-    VerbsError,
+    MrId, Payload, RdmaDevice, RemoteAddress, SendOperation, SendRequest, SendWith, VerbsError,
 };
 
 /// Sends that an answer takes at most.
 pub(super) const ANSWER: u32 = 2;
 
 /// A WRITE of nothing, for its immediate.
+#[inline(always)]
 fn bare(immediate: Immediate) -> SendOperation<'static> {
     SendOperation::Write {
         payload: Payload::Windows(&[]),
@@ -29,12 +28,14 @@ fn bare(immediate: Immediate) -> SendOperation<'static> {
 
 impl Server {
     /// Takes a WRITE with immediate of the client's: a request, or a heartbeat.
+    #[inline(always)]
     pub(super) fn handle_immediate<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         immediate: u32,
+        execute: &mut impl Execute,
         ctx: &mut EngineContext<'_, P>,
-    ) -> Option<Request> {
+    ) -> Option<Event> {
         let connection = &mut self.connections[key];
         let path_key = connection.path;
         let path = &mut self.paths[path_key];
@@ -44,16 +45,21 @@ impl Server {
             return None;
         }
         path.heartbeat.heard(ctx.now);
-        let id = WorkId::receive(key).to_bits();
-        if let Err(error) = ctx.provider.post_recv(connection.qp, &RecvRequest { id, into: &[] }) {
-            self.close_path(path_key, error.into(), ctx);
-            return None;
+        connection.consumed += 1;
+        if connection.consumed == connection.posted_at_once {
+            let (id, count) =
+                (WorkId::receive(key).to_bits(), core::mem::take(&mut connection.consumed));
+            if let Err(error) = ctx.provider.post_empty_recvs(connection.qp, id, count) {
+                self.close_path(path_key, error.into(), ctx);
+                return None;
+            }
         }
         let done = match Immediate::parse(immediate) {
             Immediate::Request { place } => {
                 let session = &mut self.sessions[path.session];
                 let new_keys = self.config.always_invalidate;
-                let arrival = handle_io(place, key, connection, path, session, new_keys, ctx);
+                let arrival =
+                    handle_io(place, key, connection, path, session, new_keys, execute, ctx);
                 return self.go_on(path_key, arrival, ctx);
             }
             Immediate::Heartbeat => self.send_on(key, bare(Immediate::HeartbeatAck), ctx),
@@ -78,7 +84,7 @@ impl Server {
         chunk: u16,
         rkey: u32,
         ctx: &mut EngineContext<'_, P>,
-    ) -> Option<Request> {
+    ) -> Option<Event> {
         let connection = self.connections.get_mut(key)?;
         let path_key = connection.path;
         let path = &mut self.paths[path_key];
@@ -89,8 +95,12 @@ impl Server {
         }
         // It was an offset.
         let (offset, arrived) = (slot.address as u32, slot.arrived);
-        let arrival = read_request(path, session, chunk, offset, ctx).and_then(|request| {
-            admit_arrival(chunk, offset, request, rkey, arrived, connection, path, session)
+        let found = path.region.ok_or(CloseReason::Resources).and_then(|region| {
+            let contents = found(session, region, chunk, ctx)?;
+            Ok((contents, header(&contents, offset)?))
+        });
+        let arrival = found.and_then(|found| {
+            admit_arrival(chunk, offset, found, rkey, arrived, connection, path, session)
         });
         self.go_on(path_key, arrival, ctx)
     }
@@ -102,9 +112,10 @@ impl Server {
         path_key: usize,
         arrival: Result<Arrival, CloseReason>,
         ctx: &mut EngineContext<'_, P>,
-    ) -> Option<Request> {
+    ) -> Option<Event> {
         match arrival {
-            Ok(Arrival::Started(request)) => return Some(request),
+            Ok(Arrival::Executed) => return Some(Event::Executed),
+            Ok(Arrival::Started(request)) => return Some(Event::Request(request)),
             Ok(Arrival::Admitted(id)) => self.ready.push_back(id),
             Ok(Arrival::Parked) => {}
             Err(reason) => self.close_path(path_key, reason, ctx),
@@ -167,8 +178,8 @@ impl Server {
         }
         slot.state = SlotState::Executing;
         path.in_flight += 1;
-        let contents = contents(session, path.region?, id.chunk, ctx)?;
-        describe(id, path.session, slot, &contents)
+        let slot = *slot;
+        self.describe(id, &slot, ctx)
     }
 
     /// The first request that waits for memory, if it gets it now.
@@ -207,19 +218,19 @@ impl Server {
         }
     }
 
-    /// Whether the client cannot change what a request writes any more, or may do so at any time.
-    pub fn is_settled<P: RdmaDevice + ?Sized>(
+    /// A request that is being worked on.
+    fn describe<P: RdmaDevice + ?Sized>(
         &self,
         id: RequestId,
+        slot: &Slot,
         ctx: &mut EngineContext<'_, P>,
-    ) -> bool {
-        let Some(path) = self.paths.get(id.path as usize) else { return false };
-        if !self.sessions.get(path.session).is_some_and(|session| session.was_promised) {
-            return true;
-        }
-        let slot = path.requests.get(usize::from(id.chunk));
-        let (Some(slot), Some(region)) = (slot, path.region) else { return false };
-        ctx.provider.chunk_key(region, id.chunk) == Ok(slot.rkey)
+    ) -> Option<Request> {
+        let path = self.paths.get(id.path as usize)?;
+        let (session, region) = (self.sessions.get(path.session)?, path.region?);
+        let settled = !session.was_promised
+            || ctx.provider.chunk_key(region, id.chunk).is_ok_and(|key| key == slot.rkey);
+        let contents = contents(session, region, id.chunk, ctx)?;
+        describe(id, path.session, slot, &contents, settled)
     }
 
     /// Address of the host that a request came from.
@@ -239,14 +250,30 @@ impl Server {
         if path.state != PathState::Connected || slot.state != SlotState::Executing {
             return None;
         }
-        let contents = contents(self.sessions.get(path.session)?, path.region?, id.chunk, ctx)?;
-        describe(id, path.session, slot, &contents)
+        self.describe(id, slot, ctx)
+    }
+
+    /// Has a request executed that had to wait.
+    #[inline(never)]
+    pub(super) fn hand_out<P: RdmaDevice + ?Sized>(
+        &mut self,
+        request: Request,
+        execute: &mut impl Execute,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Event {
+        match execute.execute(&request) {
+            Execution::Done(result) => {
+                self.respond(request.id, result, ctx);
+                Event::Executed
+            }
+            Execution::Pending => Event::Executed,
+            Execution::Deferred => Event::Request(request),
+        }
     }
 
     /// Answers a request. `result` holds the data of a read, at most as much as was asked for, to
     /// stay unchanged until it is sent (more is EIO); nothing of it is sent for writes. None if `id` names no request
     /// that is being worked on.
-    #[inline(always)]
     pub fn respond<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
@@ -258,39 +285,20 @@ impl Server {
         if slot.state != SlotState::Executing {
             return None;
         }
-        // More than was asked for has no place at the client.
-        let fits = |data: &Window| data.len() <= slot.data_len as usize;
-        let result = result.and_then(|data| if fits(&data) { Ok(data) } else { Err(Errno::EIO) });
-        let nanos = slot.age_nanos(ctx.now);
-        let served = Served { kind: slot.kind, bytes: slot.data_len, nanos };
-        match (result, slot.kind) {
-            (Err(_), _) => path.stats.errors += 1,
-            (Ok(_), RequestKind::Read) => {
-                path.stats.reads += 1;
-                path.stats.read_bytes += u64::from(slot.data_len);
-                path.stats.read_latency.record(nanos);
-            }
-            (Ok(_), RequestKind::Write) => {
-                path.stats.writes += 1;
-                path.stats.write_bytes += u64::from(slot.data_len);
-                path.stats.write_latency.record(nanos);
-            }
-        }
         slot.state = SlotState::Idle;
+        let (slot, nanos) = (*slot, slot.age_nanos(ctx.now));
+        let result = fitting(&slot, result);
+        let served = Served { kind: slot.kind, bytes: slot.data_len, nanos };
+        count(&mut path.stats, &slot, &result, nanos);
         path.in_flight -= 1;
         let session_key = path.session;
         let session = &mut self.sessions[session_key];
         if let Some(executing) = session.executing.get_mut(usize::from(id.chunk)) {
             *executing = false;
         }
-        let several_paths = session.paths.len() > 1;
-        let posted = match path.state {
-            PathState::Connected => {
-                let new_keys = self.config.always_invalidate;
-                Some(answer(id.chunk, result, path, session, &mut self.connections, new_keys, ctx))
-            }
-            _ => None,
-        };
+        let (several_paths, connected) =
+            (session.paths.len() > 1, path.state == PathState::Connected);
+        let posted = connected.then(|| self.answer(id, &slot, result, ctx));
         if several_paths {
             self.wake_chunk(session_key, id.chunk);
         }
@@ -300,6 +308,25 @@ impl Server {
             None => self.reap_path(id.path as usize, ctx),
         }
         Some(served)
+    }
+
+    /// Answers the request that was in a slot, for whose answer room was reserved. Nothing, if its connection is gone.
+    fn answer<P: RdmaDevice + ?Sized>(
+        &mut self,
+        id: RequestId,
+        slot: &Slot,
+        result: Result<Window, Errno>,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), VerbsError> {
+        let Some(path) = self.paths.get(id.path as usize) else { return Ok(()) };
+        let key = path.connections.get(usize::from(slot.cid)).copied().flatten();
+        let Some(key) = key else { return Ok(()) };
+        let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
+        connection.reserved -= ANSWER;
+        let session = &self.sessions[path.session];
+        let own = path.region.filter(|_| session.chunks.is_none());
+        let new_keys = self.config.always_invalidate;
+        answer(id.chunk, slot, result, own, key, connection, new_keys, ctx)
     }
 
     /// A chunk is free: the next path's request in it can start.
@@ -321,12 +348,10 @@ impl Server {
         errno: Errno,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        let path = &mut self.paths[id.path as usize];
-        path.requests[usize::from(id.chunk)].state = SlotState::Idle;
-        let (session, new_keys) = (&self.sessions[path.session], self.config.always_invalidate);
-        let connections = &mut self.connections;
-        let posted = answer(id.chunk, Err(errno), path, session, connections, new_keys, ctx);
-        if let Err(error) = posted {
+        let slot = &mut self.paths[id.path as usize].requests[usize::from(id.chunk)];
+        slot.state = SlotState::Idle;
+        let slot = *slot;
+        if let Err(error) = self.answer(id, &slot, Err(errno), ctx) {
             self.close_path(id.path as usize, error.into(), ctx);
         }
     }
@@ -362,11 +387,13 @@ pub(super) fn describe(
     session: usize,
     slot: &Slot,
     contents: &Contents,
+    settled: bool,
 ) -> Option<Request> {
     let length = slot.data_len as usize;
     let data = contents.part(0, length)?;
     let user = contents.part(length, usize::from(slot.user_len))?;
-    Some(Request { id, session: SessionId(session as u32), kind: slot.kind, data, user })
+    let session = SessionId(session as u32);
+    Some(Request { id, session, kind: slot.kind, data, user, settled })
 }
 
 /// What is known of the bytes of a chunk that a path's client has written to.
@@ -390,33 +417,60 @@ pub(super) fn contents<P: RdmaDevice + ?Sized>(
     }
 }
 
-/// Posts the answer to the request in a chunk, for which there is room, in as few messages as the mode
-/// allows. Nothing, if its connection is gone.
+/// What a request is answered with: of more than was asked for nothing has a place at the client.
 #[inline(always)]
-fn answer<P: RdmaDevice + ?Sized>(
+pub(super) fn fitting(slot: &Slot, result: Result<Window, Errno>) -> Result<Window, Errno> {
+    match result {
+        Ok(data) if data.len() > slot.data_len as usize => Err(Errno::EIO),
+        result => result,
+    }
+}
+
+/// Counts a request that was answered so many nanoseconds after it had arrived.
+#[inline(always)]
+pub(super) fn count(
+    stats: &mut PathStats,
+    slot: &Slot,
+    result: &Result<Window, Errno>,
+    nanos: u64,
+) {
+    let bytes = u64::from(slot.data_len);
+    match (result, slot.kind) {
+        (Err(_), _) => stats.errors += 1,
+        (Ok(_), RequestKind::Read) => {
+            stats.reads += 1;
+            stats.read_bytes += bytes;
+            stats.read_latency.record(nanos);
+        }
+        (Ok(_), RequestKind::Write) => {
+            stats.writes += 1;
+            stats.write_bytes += bytes;
+            stats.write_latency.record(nanos);
+        }
+    }
+}
+
+/// Posts the answer to the request in a chunk over the connection that it came by, for which there is room, in as few
+/// messages as the mode allows. `own` is the region whose chunks have memory on demand.
+#[expect(clippy::too_many_arguments, reason = "what an answer needs, each looked up once")]
+#[inline(always)]
+pub(super) fn answer<P: RdmaDevice + ?Sized>(
     chunk: u16,
+    slot: &Slot,
     result: Result<Window, Errno>,
-    path: &Path,
-    session: &Session,
-    connections: &mut Slab<Connection>,
+    own: Option<MrId>,
+    key: usize,
+    connection: &mut Connection,
     new_keys: bool,
     ctx: &mut EngineContext<'_, P>,
 ) -> Result<(), VerbsError> {
-    let slot = &path.requests[usize::from(chunk)];
-    let key = path.connections.get(usize::from(slot.cid)).copied().flatten();
-    let Some((key, connection)) = key.and_then(|key| Some((key, connections.get_mut(key)?))) else {
-        return Ok(());
-    };
-    connection.reserved -= ANSWER;
     // Only a read's answer has data.
-    let data = match result {
-        Ok(data) if slot.kind == RequestKind::Read => data,
-        _ => Window::empty(),
-    };
+    let data = result.ok().filter(|data| slot.kind == RequestKind::Read && !data.is_empty());
     let mut carries = None;
-    if let (None, Some(region)) = (session.chunks, path.region) {
+    if let Some(region) = own {
         let own = ctx.provider.take_chunk(region, chunk);
-        carries = own.filter(|(_, own)| own.contains(&data)).map(|_| (region, chunk));
+        let lies_there = |own: &Window| data.is_some_and(|data| own.contains(&data));
+        carries = own.filter(|(_, own)| lies_there(own)).map(|_| (region, chunk));
         if carries.is_none() {
             ctx.provider.release_chunk(region, chunk);
         }
@@ -426,17 +480,20 @@ fn answer<P: RdmaDevice + ?Sized>(
         result: result.map(|_| ()),
         invalidated: false,
     };
+    // One by one, so that of each is known what it is where it is posted.
     let to = RemoteAddress { address: slot.address, rkey: slot.key };
-    let windows = [data];
-    let payload = Payload::Windows(if data.is_empty() { &[] } else { &windows });
-    if !new_keys {
-        let immediate = Some(immediate.emit());
-        let operation = SendOperation::Write { payload, to, immediate };
-        return post(key, connection, operation, carries, ctx);
-    }
-    if !data.is_empty() {
-        let operation = SendOperation::Write { payload, to, immediate: None };
-        post(key, connection, operation, carries, ctx)?;
+    match (data, new_keys) {
+        (None, false) => return post(key, connection, bare(immediate), None, ctx),
+        (None, true) => {}
+        (Some(data), _) => {
+            let payload = Payload::Windows(&[data]);
+            let immediate = if new_keys { None } else { Some(immediate.emit()) };
+            let operation = SendOperation::Write { payload, to, immediate };
+            post(key, connection, operation, carries, ctx)?;
+            if !new_keys {
+                return Ok(());
+            }
+        }
     }
     let message = RkeyResponse { buffer: chunk, rkey: slot.rkey }.emit();
     let with = SendWith::Immediate(immediate.emit());

@@ -36,7 +36,10 @@ mod timer;
 
 pub use config::{BadConfig, Config, offered_depth};
 pub use directory::{Directory, Wake};
-pub use event::{CloseReason, Event, Notice, Request, RequestId, RequestKind, Served, SessionId};
+pub use event::{
+    CloseReason, Event, Execute, Execution, Notice, Request, RequestId, RequestKind, Served,
+    SessionId,
+};
 pub use refuse::{Door, Refused};
 pub use state::{Input, PathState};
 pub use stats::{Counters, Histogram, PathStats};
@@ -58,6 +61,15 @@ use verbs::{CompletedOperation, ConnectionId, CqId, RdmaDevice, Status, VerbsErr
 
 /// Notices kept until the loop fetches them; the oldest go first.
 const MAX_NOTICES: usize = 64;
+
+/// Executes nothing at once.
+struct Later;
+
+impl Execute for Later {
+    fn execute(&mut self, _: &Request) -> Execution {
+        Execution::Deferred
+    }
+}
 
 /// The server.
 #[derive(Debug)]
@@ -181,9 +193,20 @@ impl Server {
         &self.config
     }
 
-    /// The next event, if any: takes completions until one means something to the user.
+    /// As [`Server::serve`] for who executes nothing at once: all requests come as events.
     pub fn poll<P: RdmaDevice + ?Sized>(
         &mut self,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Option<Event> {
+        self.serve(&mut Later, ctx)
+    }
+
+    /// The next event, if any: takes completions until one means something to the user. Requests are given to `execute`
+    /// first, and those that it does at once are answered where they were found.
+    #[inline(always)]
+    pub fn serve<P: RdmaDevice + ?Sized>(
+        &mut self,
+        execute: &mut impl Execute,
         ctx: &mut EngineContext<'_, P>,
     ) -> Option<Event> {
         loop {
@@ -192,14 +215,14 @@ impl Server {
             }
             if let Some(id) = self.ready.pop_front() {
                 if let Some(request) = self.release(id, ctx) {
-                    return Some(Event::Request(request));
+                    return Some(self.hand_out(request, execute, ctx));
                 }
                 continue;
             }
             if !self.awaiting_buffer.is_empty()
                 && let Some(request) = self.feed(ctx)
             {
-                return Some(Event::Request(request));
+                return Some(self.hand_out(request, execute, ctx));
             }
             let Some(completion) = ctx.provider.poll_cq(self.cq) else {
                 if self.ended.is_empty() {
@@ -229,14 +252,14 @@ impl Server {
                     continue;
                 }
             }
-            let request = match completion.operation {
+            let event = match completion.operation {
                 CompletedOperation::Send => {
                     connection.completed = work.sequence();
                     self.make_room(key, ctx);
                     None
                 }
                 CompletedOperation::RecvWriteImmediate { immediate, .. } => {
-                    self.handle_immediate(key, immediate, ctx)
+                    self.handle_immediate(key, immediate, execute, ctx)
                 }
                 CompletedOperation::KeyChanged { rkey } => {
                     self.handle_key(key, work.sequence() as u16, rkey, ctx)
@@ -246,8 +269,8 @@ impl Server {
                     None
                 }
             };
-            if let Some(request) = request {
-                return Some(Event::Request(request));
+            if event.is_some() {
+                return event;
             }
         }
         None

@@ -152,6 +152,9 @@ pub(super) struct Connection {
     pub cid: u16,
     pub qp: QpId,
     pub id: ConnectionId,
+    /// Receives that were consumed and not posted again, and how many are at once.
+    pub consumed: u32,
+    pub posted_at_once: u32,
     pub send_room: u32,
     pub signal_interval: u32,
     /// Send work requests posted so far, and how many of them are known to be completed.
@@ -305,6 +308,8 @@ mod tests {
             cid: 1,
             qp: QpId(1),
             id: ConnectionId(1),
+            consumed: 0,
+            posted_at_once: 1,
             send_room,
             signal_interval: 2,
             posted: 0,

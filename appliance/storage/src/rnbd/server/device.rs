@@ -149,7 +149,7 @@ impl Server {
         let device = session.add(opened, max_devices).ok_or(TOO_MANY)?;
         self.opened += 1;
         self.settle_writes(id);
-        self.books_of(volume).waiting.reserve(usize::from(status.queue_depth));
+        super::books_of(&mut self.books, volume).waiting.reserve(usize::from(status.queue_depth));
         Ok(self.response(device, &geometry))
     }
 

@@ -1,11 +1,13 @@
 //! Requests of clients, and completions of volumes.
 
-use super::Server;
+use super::session::Session;
+use super::{Books, Server, books_of};
 use crate::rnbd::wire::{self, AccessMode, Io, IoFlags, Operation, SessionInfo};
 use crate::volume::{self, Completion, Submitted, VolumeError, VolumeId, Volumes};
+use alloc::vec::Vec;
 use drivers::hal::Window;
 use rtrs::Errno;
-use rtrs::server::{Request, RequestId, RequestKind};
+use rtrs::server::{Execute, Execution, Request, RequestId, RequestKind, Served};
 use verbs::EngineContext;
 use verbs::RdmaDevice;
 
@@ -23,49 +25,64 @@ enum Outcome {
     Busy(VolumeId),
 }
 
-impl Server {
-    /// Does what a request asks for. If its volume has no room, that volume is returned.
+/// Executes what has just arrived, if it is an I/O of the one size that Linux sends, as nearly all are.
+pub(super) struct AtOnce<'a> {
+    pub sessions: &'a [Session],
+    pub books: &'a mut Vec<Books>,
+    pub volumes: &'a mut Volumes,
+}
+
+impl Execute for AtOnce<'_> {
     #[inline(always)]
+    fn execute(&mut self, request: &Request) -> Execution {
+        let AtOnce { sessions, books, volumes } = self;
+        if request.user.len() != Io::SIZE {
+            return Execution::Deferred;
+        }
+        let Ok(bytes) = request.user.read_array::<{ Io::SIZE }>(0) else {
+            return Execution::Deferred;
+        };
+        let Some(io) = Io::of(&bytes) else { return Execution::Deferred };
+        match submit(sessions, request, &io, volumes) {
+            Outcome::Answer(result, Some(volume)) => {
+                let bytes = request.data.len() as u32;
+                let served = Served { kind: request.kind, bytes, nanos: 0 };
+                books_of(books, volume).stats.count(&served, result.is_ok());
+                Execution::Done(result)
+            }
+            Outcome::Answer(result, None) => Execution::Done(result),
+            Outcome::Pending => Execution::Pending,
+            Outcome::Busy(volume) => {
+                let books = books_of(books, volume);
+                books.stats.waits += 1;
+                books.waiting.push_back(request.id);
+                Execution::Pending
+            }
+        }
+    }
+}
+
+impl Server {
+    /// Does what a request asks for that was not done at once. If its volume has no room, that volume is returned.
     pub(super) fn execute<P: RdmaDevice + ?Sized>(
         &mut self,
         request: &Request,
         volumes: &mut Volumes,
         ctx: &mut EngineContext<'_, P>,
     ) -> Option<VolumeId> {
-        match self.interpret(request, volumes, ctx) {
+        match self.interpret(request, volumes) {
             Outcome::Answer(result, volume) => {
                 self.answer(request.id, volume, result, ctx);
                 None
             }
             Outcome::Pending => None,
-            Outcome::Busy(volume) => Some(volume),
+            Outcome::Busy(volume) => {
+                books_of(&mut self.books, volume).stats.waits += 1;
+                Some(volume)
+            }
         }
     }
 
-    /// The same of what there was no room for at once.
-    #[inline(never)]
-    fn execute_late<P: RdmaDevice + ?Sized>(
-        &mut self,
-        request: &Request,
-        volumes: &mut Volumes,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Option<VolumeId> {
-        self.execute(request, volumes, ctx)
-    }
-
-    /// The same of what was not answered at once.
-    #[inline(never)]
-    fn answer_late<P: RdmaDevice + ?Sized>(
-        &mut self,
-        id: RequestId,
-        volume: Option<VolumeId>,
-        result: Result<Window, Errno>,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
-        self.answer(id, volume, result, ctx);
-    }
-
-    #[inline(always)]
     fn answer<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
@@ -75,41 +92,18 @@ impl Server {
     ) {
         let served = self.transport.respond(id, result, ctx);
         if let (Some(served), Some(volume)) = (served, volume) {
-            self.books_of(volume).stats.count(&served, result.is_ok());
+            books_of(&mut self.books, volume).stats.count(&served, result.is_ok());
         }
     }
 
-    #[inline(always)]
-    fn interpret<P: RdmaDevice + ?Sized>(
-        &mut self,
-        request: &Request,
-        volumes: &mut Volumes,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Outcome {
-        // Nearly all are I/O, of the one size that Linux sends.
-        if request.user.len() == Io::SIZE
-            && let Ok(bytes) = request.user.read_array::<{ Io::SIZE }>(0)
-            && let Some(io) = Io::of(&bytes)
-        {
-            return self.submit(request, &io, volumes, ctx);
-        }
-        self.interpret_any(request, volumes, ctx)
-    }
-
-    #[inline(never)]
-    fn interpret_any<P: RdmaDevice + ?Sized>(
-        &mut self,
-        request: &Request,
-        volumes: &mut Volumes,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Outcome {
+    fn interpret(&mut self, request: &Request, volumes: &mut Volumes) -> Outcome {
         let mut bytes = [0; Io::SIZE];
         let Some(bytes) = bytes.get_mut(..request.user.len()) else {
             return Outcome::Answer(self.manage(request, volumes), None);
         };
         let parsed = request.user.read(0, bytes).map(|()| wire::Request::parse(bytes));
         match parsed {
-            Ok(Ok(wire::Request::Io(io))) => self.submit(request, &io, volumes, ctx),
+            Ok(Ok(wire::Request::Io(io))) => submit(&self.sessions, request, &io, volumes),
             Ok(Ok(wire::Request::Close(close))) => {
                 // As in Linux, a device that is not open is closed.
                 self.close(request.session, close.device);
@@ -149,65 +143,6 @@ impl Server {
         }
     }
 
-    /// Gives an I/O to its volume. Data goes the way that the operation has: only a read's answer has any.
-    #[inline(always)]
-    fn submit<P: RdmaDevice + ?Sized>(
-        &mut self,
-        request: &Request,
-        io: &Io,
-        volumes: &mut Volumes,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Outcome {
-        let device = self.sessions.get(request.session.index()).and_then(|s| s.device(io.device));
-        let Some(device) = device else { return Outcome::Answer(Err(Errno::ENOTCONN), None) };
-        let volume = device.opened.volume;
-        let refuse = |errno| Outcome::Answer(Err(errno), Some(volume));
-        let writes = !matches!(io.operation, Operation::Read | Operation::Flush);
-        if writes && device.opened.mode == AccessMode::ReadOnly {
-            return refuse(Errno::EROFS);
-        }
-        let all_data = request.data.len() == io.size as usize;
-        let sectors = io.size / 512;
-        let mut tag = request.id.to_bits();
-        let (operation, data) = match io.operation {
-            Operation::Read if all_data && request.kind == RequestKind::Read => {
-                tag |= READS;
-                (volume::Operation::Read, request.data)
-            }
-            Operation::Write if all_data && request.kind == RequestKind::Write => {
-                // Only who names a device before it was told of it comes so soon.
-                if !device.opened.copies_at_once && !self.transport.is_settled(request.id, ctx) {
-                    return refuse(Errno::EIO);
-                }
-                let durable = io.flags.contains(IoFlags::FUA);
-                (volume::Operation::Write { durable }, request.data)
-            }
-            Operation::Flush => (volume::Operation::Flush, Window::empty()),
-            _ if !io.size.is_multiple_of(512) => return refuse(Errno::EINVAL),
-            Operation::Discard => (volume::Operation::Discard { sectors }, Window::empty()),
-            Operation::SecureErase => (volume::Operation::SecureErase { sectors }, Window::empty()),
-            Operation::WriteZeroes => (volume::Operation::WriteZeroes { sectors }, Window::empty()),
-            Operation::Read | Operation::Write => return refuse(Errno::EINVAL),
-        };
-        let wanted = volume::Request { tag: tag.into(), operation, sector: io.sector, data };
-        let Some(submitted) = volumes.submit(volume, &wanted) else { return refuse(Errno::ENXIO) };
-        match submitted {
-            // All of it, and nothing else.
-            Ok(Submitted::Lent(lent)) if tag & READS != 0 && lent.len() == data.len() => {
-                Outcome::Answer(Ok(lent), Some(volume))
-            }
-            // Of a write nothing is sent.
-            Ok(Submitted::Done) => Outcome::Answer(Ok(data), Some(volume)),
-            Ok(Submitted::Lent(_)) => refuse(Errno::EIO),
-            Ok(Submitted::Pending) => Outcome::Pending,
-            Err(VolumeError::Busy) => {
-                self.books_of(volume).stats.waits += 1;
-                Outcome::Busy(volume)
-            }
-            Err(error) => refuse(errno(error)),
-        }
-    }
-
     /// A volume has done what was pending.
     pub(super) fn complete<P: RdmaDevice + ?Sized>(
         &mut self,
@@ -222,7 +157,7 @@ impl Server {
             (Ok(()), None) => Err(Errno::ECONNABORTED),
             (Err(error), _) => Err(errno(error)),
         };
-        self.answer_late(id, Some(volume), result, ctx);
+        self.answer(id, Some(volume), result, ctx);
     }
 
     /// A volume has room again.
@@ -232,16 +167,66 @@ impl Server {
         volumes: &mut Volumes,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        while let Some(id) = self.books_of(volume).waiting.pop_front() {
+        while let Some(id) = books_of(&mut self.books, volume).waiting.pop_front() {
             let Some(request) = self.transport.request(id, ctx) else {
-                self.answer_late(id, None, Err(Errno::ECONNABORTED), ctx);
+                self.answer(id, None, Err(Errno::ECONNABORTED), ctx);
                 continue;
             };
-            if let Some(busy) = self.execute_late(&request, volumes, ctx) {
-                self.books_of(busy).waiting.push_front(id);
+            if let Some(busy) = self.execute(&request, volumes, ctx) {
+                books_of(&mut self.books, busy).waiting.push_front(id);
                 return;
             }
         }
+    }
+}
+
+/// Gives an I/O to its volume. Data goes the way that the operation has: only a read's answer has any.
+#[inline(always)]
+fn submit(sessions: &[Session], request: &Request, io: &Io, volumes: &mut Volumes) -> Outcome {
+    let device = sessions.get(request.session.index()).and_then(|s| s.device(io.device));
+    let Some(device) = device else { return Outcome::Answer(Err(Errno::ENOTCONN), None) };
+    let volume = device.opened.volume;
+    let refuse = |errno| Outcome::Answer(Err(errno), Some(volume));
+    let writes = !matches!(io.operation, Operation::Read | Operation::Flush);
+    if writes && device.opened.mode == AccessMode::ReadOnly {
+        return refuse(Errno::EROFS);
+    }
+    let all_data = request.data.len() == io.size as usize;
+    let sectors = io.size / 512;
+    let mut tag = request.id.to_bits();
+    let (operation, data) = match io.operation {
+        Operation::Read if all_data && request.kind == RequestKind::Read => {
+            tag |= READS;
+            (volume::Operation::Read, request.data)
+        }
+        Operation::Write if all_data && request.kind == RequestKind::Write => {
+            // Only who names a device before it was told of it comes so soon.
+            if !device.opened.copies_at_once && !request.settled {
+                return refuse(Errno::EIO);
+            }
+            let durable = io.flags.contains(IoFlags::FUA);
+            (volume::Operation::Write { durable }, request.data)
+        }
+        Operation::Flush => (volume::Operation::Flush, Window::empty()),
+        _ if !io.size.is_multiple_of(512) => return refuse(Errno::EINVAL),
+        Operation::Discard => (volume::Operation::Discard { sectors }, Window::empty()),
+        Operation::SecureErase => (volume::Operation::SecureErase { sectors }, Window::empty()),
+        Operation::WriteZeroes => (volume::Operation::WriteZeroes { sectors }, Window::empty()),
+        Operation::Read | Operation::Write => return refuse(Errno::EINVAL),
+    };
+    let wanted = volume::Request { tag: tag.into(), operation, sector: io.sector, data };
+    let Some(submitted) = volumes.submit(volume, &wanted) else { return refuse(Errno::ENXIO) };
+    match submitted {
+        // All of it, and nothing else.
+        Ok(Submitted::Lent(lent)) if tag & READS != 0 && lent.len() == data.len() => {
+            Outcome::Answer(Ok(lent), Some(volume))
+        }
+        // Of a write nothing is sent.
+        Ok(Submitted::Done) => Outcome::Answer(Ok(data), Some(volume)),
+        Ok(Submitted::Lent(_)) => refuse(Errno::EIO),
+        Ok(Submitted::Pending) => Outcome::Pending,
+        Err(VolumeError::Busy) => Outcome::Busy(volume),
+        Err(error) => refuse(errno(error)),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::volume::{User, VolumeId, Volumes};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
+use io::AtOnce;
 use rtrs::server::{Event, RequestId, SessionId, StartError};
 use session::Session;
 use verbs::EngineContext;
@@ -120,13 +121,16 @@ impl Server {
         let before = self.transport.counters().completions;
         let mut moved = false;
         for _ in 0..BUDGET {
-            let event = self.transport.poll(ctx);
+            let Server { transport, sessions, books, .. } = self;
+            let mut at_once = AtOnce { sessions, books, volumes };
+            let event = transport.serve(&mut at_once, ctx);
             moved |= event.is_some();
             match event {
                 None => break,
+                Some(Event::Executed) => {}
                 Some(Event::Request(request)) => {
                     if let Some(busy) = self.execute(&request, volumes, ctx) {
-                        self.books_of(busy).waiting.push_back(request.id);
+                        books_of(&mut self.books, busy).waiting.push_back(request.id);
                     }
                 }
                 Some(Event::LinkUp(id)) => self.link_up(id),
@@ -174,19 +178,20 @@ impl Server {
         self.books.get(volume.index()).map(|books| &books.stats)
     }
 
-    #[inline]
-    fn books_of(&mut self, volume: VolumeId) -> &mut Books {
-        let index = volume.index();
-        if index >= self.books.len() {
-            self.books.resize_with(index + 1, Books::default);
-        }
-        &mut self.books[index]
-    }
-
     fn link_up(&mut self, id: SessionId) {
         if id.index() >= self.sessions.len() {
             let first = self.transport.config().incarnation as u32;
             self.sessions.resize_with(id.index() + 1, || Session::new(first));
         }
     }
+}
+
+/// What is kept of a volume.
+#[inline(always)]
+fn books_of(books: &mut Vec<Books>, volume: VolumeId) -> &mut Books {
+    let index = volume.index();
+    if index >= books.len() {
+        books.resize_with(index + 1, Books::default);
+    }
+    &mut books[index]
 }
