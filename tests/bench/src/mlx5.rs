@@ -33,7 +33,9 @@ const FRESH: usize = 0;
 const LASTING: usize = 1;
 const SMC: usize = 2;
 
-/// Rounds of an echo, beside a run with a tenth of them.
+/// Connections that have a round of an echo under way each: what `iodepth` is of reads and writes.
+const DEPTH: u32 = 32;
+/// Rounds of an echo on a connection, beside a run with a tenth of them.
 const ECHOES: u32 = 1000;
 const IDLING: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -55,10 +57,15 @@ pub fn bench() -> Result<()> {
         step.done(&format!("{run:.2?}"));
         runs.push(run);
     }
-    let step = progress::step("a round of 64 bytes over SMC-R");
-    let echoes: Result<Vec<Run>> = (0..ROUNDS).map(|_| site.echo(SMC)).collect();
-    let echo = median(echoes?)?;
-    step.done(&format!("{echo:.2?}"));
+    let mut echo_of = |name, connections| {
+        let step = progress::step(name);
+        let echoes: Result<Vec<Run>> = (0..ROUNDS).map(|_| site.echo(SMC, connections)).collect();
+        let echo = median(echoes?)?;
+        step.done(&format!("{echo:.2?}"));
+        Ok::<_, anyhow::Error>(echo)
+    };
+    let echo = echo_of("a round of 64 bytes over SMC-R, on 32 connections at once", DEPTH)?;
+    let alone = echo_of("a round of 64 bytes over SMC-R, one by one", 1)?;
     let most = |of: fn(&Run) -> f64| runs.iter().map(of).fold(0.0, f64::max);
 
     let mut report = Report::new("mlx5", Some(0));
@@ -72,6 +79,8 @@ pub fn bench() -> Result<()> {
     report.add("mmio_reads_per_io", (100.0 * most(|run| run.reads)).round().max(0.0) / 100.0, 0.0);
     report.check("interrupts_per_io", most(|run| run.interrupts), Bar::None);
     report.check("smcr_echo64_mmio_writes", echo.writes, Bar::None);
+    report.check("smcr_echo64_alone_instructions", alone.instructions, Bar::None);
+    report.check("smcr_echo64_alone_mmio_writes", alone.writes, Bar::None);
     report.close()
 }
 
@@ -213,7 +222,7 @@ impl Site {
         }
         smc::prepare(&mut client)?;
         let mut site = Site { client, appliances };
-        site.ask(SMC, 10)?;
+        site.ask(SMC, 10, 1)?;
         site.speaks_smc(SMC)?;
         step.done("all are up");
         let step = progress::step("counting while idle");
@@ -237,10 +246,10 @@ impl Site {
         Ok(run.by(job.ios.into()))
     }
 
-    /// Rounds of 64 bytes over SMC-R; what they take in all.
-    fn ask(&mut self, place: usize, rounds: u32) -> Result<Run> {
+    /// Rounds of 64 bytes over SMC-R, on each of several connections at once; what they take in all.
+    fn ask(&mut self, place: usize, rounds: u32, connections: u32) -> Result<Run> {
         let Site { client, appliances } = self;
-        let command = format!("smc echo 10.0.{place}.1 7 64 {rounds} 1");
+        let command = format!("smc echo 10.0.{place}.1 7 64 {rounds} {connections}");
         appliances[place].count(|| {
             let (status, said) = client.try_sh(&command, PATIENCE)?;
             ensure!(status == 0 && said.trim() == "fine", "`{command}` said {said}");
@@ -249,10 +258,11 @@ impl Site {
     }
 
     /// What a round takes: the difference between many and few.
-    fn echo(&mut self, place: usize) -> Result<Run> {
+    fn echo(&mut self, place: usize, connections: u32) -> Result<Run> {
         let few = ECHOES / 10;
-        let all = self.ask(place, ECHOES)?.less(self.ask(place, few)?);
-        Ok(all.by((ECHOES - few).into()))
+        let many = self.ask(place, ECHOES, connections)?;
+        let all = many.less(self.ask(place, few, connections)?);
+        Ok(all.by(f64::from(connections * (ECHOES - few))))
     }
 
     /// Whether the appliance is really spoken to over SMC-R.
