@@ -105,16 +105,20 @@ proptest! {
         }
     }
 
-    /// Host 0 sends back what it gets; host 1 is slow to take it.
+    /// Host 0 sends back what it gets, in either way; host 1 is slow to take it.
     #[test]
     fn what_is_forwarded_is_what_was_written(
         seed in 0u64..1000, sizes in [0u8..3, 0u8..3], loss in 0u32..20, steps in steps(false),
+        at_once in any::<bool>(),
     ) {
         let mut talk = Talk::new(seed, sizes);
         talk.w.network.set_faults(Faults { loss, duplication: loss, ..Faults::default() });
         let forward = |talk: &mut Talk| {
             let id = talk.ids[0];
-            let moved = talk.w.with_engine(0, |engine, ctx, _| engine.forward(id, id, ctx));
+            let moved = talk.w.with_engine(0, |engine, ctx, _| match at_once {
+                true => engine.turn_back(id, ctx),
+                false => engine.forward(id, id, ctx),
+            });
             assert_eq!(moved, Ok(()));
         };
         for (_, step) in steps {

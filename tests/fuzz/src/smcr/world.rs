@@ -250,7 +250,10 @@ impl World {
             if let Some(socket) = tcp.ends[0] {
                 self.hosts[GATEWAY].with(now, |engine, ctx| {
                     if forwards {
-                        let _ = engine.forward(socket, socket, ctx);
+                        let _ = match socket.token() % 2 {
+                            0 => engine.forward(socket, socket, ctx),
+                            _ => engine.turn_back(socket, ctx),
+                        };
                         return;
                     }
                     let room = engine.room(socket).min(PIECE);
