@@ -232,10 +232,6 @@ impl Users {
             Some(Some(User::Service(at, echo))) => {
                 let World { interfaces, engine, ctx, .. } = world;
                 echo.handle_event(socket, ready, interfaces.get(*at), engine, ctx);
-                // Nothing else is to be noted of a service.
-                if echo.poll_timeout().is_none() {
-                    return;
-                }
             }
             Some(Some(User::Rule(_, relay))) => relay.handle_event(owner, socket, ready, world),
             None | Some(None) => {}

@@ -1,12 +1,11 @@
 //! What happens by itself: completions and events that come, doorbells that are rung, resets.
 
-use super::pair::{Gone, Pair, source};
+use super::pair::{Gone, source};
 use super::ring::{Entry, Kind, Received, status};
 use super::send_queue::{Change, Success, Then};
 use super::{ConnectX, commands::Job, management, regions, setup};
 use drivers::ethernet::mlx5::{Arm, PairEvent};
 use drivers::hal::Instant;
-use softverbs::handle_table::HandleTable;
 use verbs::{
     AsyncEvent, CompletedOperation, Completion, CqId, QpId, QpState, QpType, SendWith, Status,
     VerbsError,
@@ -120,10 +119,8 @@ impl ConnectX {
     /// Lists a queue pair that has requests which the card was not told of.
     #[inline]
     pub(super) fn list(&mut self, qp: QpId) {
-        let Some(pair) = self.pairs.get_mut(qp.0) else { return };
-        if !pair.listed {
-            pair.listed = true;
-            self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
+        if let Some(pair) = self.pairs.get_mut(qp.0) {
+            pair.list(&mut self.news);
         }
     }
 

@@ -8,6 +8,7 @@ use super::requests::{self, Most};
 use super::send_queue::{Change, SendQueue};
 use alloc::vec::Vec;
 use drivers::hal::{Arena, Window};
+use softverbs::handle_table::HandleTable;
 use verbs::{
     ConnectionId, CqId, PdId, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend,
     VerbsError,
@@ -139,6 +140,14 @@ impl Memory {
 }
 
 impl Pair {
+    /// Lists it as one with requests that the card was not told of.
+    #[inline(always)]
+    pub fn list(&mut self, news: &mut Vec<u32>) {
+        if !core::mem::replace(&mut self.listed, true) {
+            news.push(HandleTable::<Pair>::index(self.id.0) as u32);
+        }
+    }
+
     /// Its own kind, as contexts have it.
     pub fn service(&self) -> Service {
         self.make.service

@@ -60,8 +60,8 @@ impl Key {
         self.number << 8 | u32::from(self.variant)
     }
 
-    /// Gives it a value that it did not have lately: the first that is free from a place on, in steps, both by chance. There
-    /// is one, and as the step is odd it is come to.
+    /// Gives it a value that it did not have lately: the first free one from a random start on, in random steps. A quarter of
+    /// them is free at least, and an odd step reaches all 256.
     #[inline]
     fn vary(&mut self, start: u8, step: u8) {
         if self.count == LATELY {

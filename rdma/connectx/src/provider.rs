@@ -10,7 +10,6 @@ use cm::Transport;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
-use softverbs::handle_table::HandleTable;
 use softverbs::sges::MAX_SGE;
 use verbs::{
     Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
@@ -58,23 +57,8 @@ impl ConnectX {
         let then = Then::User { id: request.id, success: Success::of(request) };
         pair.sends.write(&mut words, control, then);
         self.awaited += u32::from(then.is_awaited());
-        if !pair.listed {
-            pair.listed = true;
-            self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
-        }
+        pair.list(&mut self.news);
         Ok(())
-    }
-
-    /// Posts two requests, one after the other.
-    #[inline(never)]
-    fn post_both(
-        &mut self,
-        qp: QpId,
-        first: &SendRequest<'_>,
-        second: &SendRequest<'_>,
-    ) -> Result<(), VerbsError> {
-        self.post_send(qp, first)?;
-        self.post_send(qp, second)
     }
 
     /// The index of the GID of an address of ours.
@@ -299,13 +283,10 @@ impl Provider for ConnectX {
             pair.sends.put([[0, 0, a, b, c, d, e, f]], control);
             pair.sends.end(then, 1);
             self.awaited += u32::from(then.is_awaited());
-            if !pair.listed {
-                pair.listed = true;
-                self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
-            }
+            pair.list(&mut self.news);
             return Ok(());
         }
-        // A copy, so that one that is short need not be in memory.
+        // A copy: as the address of the request itself goes nowhere, the compiler keeps a short one in registers.
         self.post_long(qp, &{ *request })
     }
 
@@ -330,13 +311,10 @@ impl Provider for ConnectX {
             pair.sends.put([[0, 0, a, b, c, d, e, f]], second);
             pair.sends.end(then, 2);
             self.awaited += u32::from(then.is_awaited());
-            if !pair.listed {
-                pair.listed = true;
-                self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
-            }
+            pair.list(&mut self.news);
             return Ok(());
         }
-        self.post_both(qp, &{ *write }, &{ *send })
+        verbs::post_both(self, qp, &{ *write }, &{ *send })
     }
 
     #[inline]

@@ -44,7 +44,7 @@ pub struct ReceiveQueue {
     limit: u32,
     posted: u32,
     done: u32,
-    /// Each place was posted at once at least.
+    /// Each entry of the ring was written once at least.
     went_round: bool,
     ids: Box<[u64]>,
     /// Of datagrams: where each goes, because what is in front of it is looked at.
@@ -111,8 +111,8 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Posts one that was posted before under its name, into the same memory, if it was at the next place of the queue, as
-    /// where that is full but for it: it is written there still.
+    /// Posts a receive of this id again, into the memory that it had, if the next entry of the ring was its last time: then
+    /// it still holds that. So it is where the queue is full but for this one.
     #[inline]
     pub fn post_again(&mut self, id: u64) -> bool {
         let index = self.posted as usize & (self.ids.len() - 1);
@@ -128,7 +128,7 @@ impl ReceiveQueue {
         true
     }
 
-    /// Posts so many without memory, as all are that were posted under this name.
+    /// Posts so many without memory, with an id that no other receive has.
     pub fn post_empty(&mut self, id: u64, count: u32) -> Result<(), VerbsError> {
         self.check_room(count)?;
         for _ in 0..count {

@@ -469,10 +469,7 @@ impl ConnectX {
             slot.latest = Some(new);
             slot.posted += 1;
         }
-        if !pair.listed {
-            pair.listed = true;
-            news.push(HandleTable::<Pair>::index(by.qp.0) as u32);
-        }
+        pair.list(news);
         Ok(if by.signaled { KeyChange::Posted } else { KeyChange::Promised(rkey) })
     }
 
@@ -487,10 +484,7 @@ impl ConnectX {
         if let Some(slot) = region.slots.get_mut(usize::from(change.chunk)) {
             slot.posted += 1;
         }
-        if !pair.listed {
-            pair.listed = true;
-            self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
-        }
+        pair.list(&mut self.news);
         Ok(())
     }
 

@@ -14,6 +14,7 @@ mod beside;
 #[cfg(feature = "connectx")]
 mod cards;
 mod connections;
+mod dispatch;
 mod names;
 #[cfg(not(feature = "connectx"))]
 mod no_cards;

@@ -2,6 +2,7 @@
 
 use super::ProviderSet;
 use super::beside::Neighbour;
+use super::dispatch::{by_name, in_domain, seen_by_name};
 use super::names::{self, Owner};
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
@@ -11,86 +12,6 @@ use verbs::{
     MrId, OnDemandStatus, OneSided, PdId, Provider, QpId, QpInit, QpState, ReadyToReceive,
     ReadyToSend, RecvRequest, Region, SendRequest, UnderWay, VerbsError,
 };
-
-/// Calls the device that has an object: `name` is the object's name there, `device` the device, and `none` what there is
-/// without it.
-macro_rules! by_name {
-    ($self:ident, $name:expr, $kind:ident, |$device:ident, $own:ident| $call:expr, $none:expr) => {
-        match names::owner($name.0) {
-            Owner::Ports => {
-                let ($device, $own) = (&mut $self.roce, $name);
-                $call
-            }
-            Owner::Bridge(number, own) => match $self.bridged.get_mut(number) {
-                Some(bridged) => {
-                    let ($device, $own) = (&mut bridged.device, $kind(own));
-                    $call
-                }
-                None => $none,
-            },
-            #[cfg(feature = "connectx")]
-            Owner::Card(number, own) => match $self.cards.get_mut(number) {
-                Some(card) => {
-                    let ($device, $own) = (&mut card.beside.device, $kind(own));
-                    $call
-                }
-                None => $none,
-            },
-        }
-    };
-}
-
-/// The same to look at.
-macro_rules! seen_by_name {
-    ($self:ident, $name:expr, $kind:ident, |$device:ident, $own:ident| $call:expr, $none:expr) => {
-        match names::owner($name.0) {
-            Owner::Ports => {
-                let ($device, $own) = (&$self.roce, $name);
-                $call
-            }
-            Owner::Bridge(number, own) => match $self.bridged.get(number) {
-                Some(bridged) => {
-                    let ($device, $own) = (&bridged.device, $kind(own));
-                    $call
-                }
-                None => $none,
-            },
-            #[cfg(feature = "connectx")]
-            Owner::Card(number, own) => match $self.cards.get(number) {
-                Some(card) => {
-                    let ($device, $own) = (&card.beside.device, $kind(own));
-                    $call
-                }
-                None => $none,
-            },
-        }
-    };
-}
-
-/// Calls what stands beside the ports' device: `beside` is that of whose domain `pd` names, `pd` the domain of the ports'
-/// device that it stands beside.
-macro_rules! in_domain {
-    ($self:ident, $pd:expr, |$beside:ident, $of:ident| $call:expr, $ports:expr) => {
-        match names::owner($pd.0) {
-            Owner::Ports => $ports,
-            Owner::Bridge(number, of) => match $self.bridged.get_mut(number) {
-                Some(bridged) => {
-                    let ($beside, $of) = (bridged, PdId(of));
-                    $call
-                }
-                None => Err(NO_OBJECT),
-            },
-            #[cfg(feature = "connectx")]
-            Owner::Card(number, of) => match $self.cards.get_mut(number) {
-                Some(card) => {
-                    let ($beside, $of) = (&mut card.beside, PdId(of));
-                    $call
-                }
-                None => Err(NO_OBJECT),
-            },
-        }
-    };
-}
 
 const NO_OBJECT: VerbsError = VerbsError::NoSuchObject;
 
@@ -121,9 +42,7 @@ impl ProviderSet {
         }
         Ok(())
     }
-}
 
-impl ProviderSet {
     /// Posts a request to a queue pair of the ports or of a bridge.
     #[cfg_attr(feature = "connectx", inline(never))]
     #[cfg_attr(not(feature = "connectx"), inline(always))]
@@ -473,7 +392,7 @@ impl Provider for ProviderSet {
                 let card = self.cards.get_mut(number).ok_or(NO_OBJECT)?;
                 card.beside.send(QpId(own), request)
             }
-            // A copy, so that for a card, into whose users this is inlined, the request need not be in memory.
+            // A copy: for a card, whose posts are inlined, the compiler keeps the request in registers.
             #[cfg(feature = "connectx")]
             owner => self.post_elsewhere(owner, qp, &{ *request }),
             #[cfg(not(feature = "connectx"))]
@@ -513,8 +432,7 @@ impl Provider for ProviderSet {
             let card = self.cards.get_mut(number).ok_or(NO_OBJECT)?;
             return card.beside.device.post_announced(QpId(own), write, send);
         }
-        self.post_send(qp, &{ *write })?;
-        self.post_send(qp, &{ *send })
+        verbs::post_both(self, qp, &{ *write }, &{ *send })
     }
 
     #[inline]

@@ -40,7 +40,7 @@ const OVERFLOW: usize = 8;
 
 impl Acceptor {
     /// Listens on `port` of all addresses of the interface, and if it `offers` does so with SMC. `owner`: how
-    /// the engine's sockets say that they are of this acceptor ([`Engine::owner`]).
+    /// the engine's sockets say that they are of this acceptor ([`Engine::poll_event`]).
     pub fn new(
         interface: &mut Interface,
         port: u16,

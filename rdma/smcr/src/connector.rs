@@ -22,7 +22,7 @@ pub struct Connector {
 
 impl Connector {
     /// Without any connection. `seed` as in [`TcpConnector::new`]; `owner`: how the engine's sockets say that they
-    /// are of this connector ([`Engine::owner`]).
+    /// are of this connector ([`Engine::poll_event`]).
     pub fn new(limits: Limits, seed: u16, owner: u32) -> Self {
         let cost = (limits.receive + limits.transmit) as u64;
         Connector {

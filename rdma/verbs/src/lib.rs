@@ -99,6 +99,18 @@ impl fmt::Display for VerbsError {
 
 impl core::error::Error for VerbsError {}
 
+/// [`Provider::post_announced`] by two posts.
+#[inline(never)]
+pub fn post_both<P: Provider + ?Sized>(
+    provider: &mut P,
+    qp: QpId,
+    write: &SendRequest<'_>,
+    send: &SendRequest<'_>,
+) -> Result<(), VerbsError> {
+    provider.post_send(qp, write)?;
+    provider.post_send(qp, send)
+}
+
 /// A verbs provider. It is owned by one loop; nothing blocks. Objects are made and destroyed at
 /// set-up and connection time (this may allocate); posting and polling never allocate.
 pub trait Provider {
@@ -276,26 +288,25 @@ pub trait Provider {
 
     /// Posts a send work request.
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError>;
-    /// Posts a WRITE that is not signaled, and the SEND that announces it, of which alone its user hears: of either that
-    /// fails, as of this one. Both, or none, or the first, if it fails.
+    /// Posts a WRITE that is not signaled and the SEND that announces it. The user gets the completion of the SEND; if either
+    /// fails, one with the id of the request that failed, or of the SEND. If this returns an error, the SEND was not posted.
     fn post_announced(
         &mut self,
         qp: QpId,
         write: &SendRequest<'_>,
         send: &SendRequest<'_>,
     ) -> Result<(), VerbsError> {
-        self.post_send(qp, write)?;
-        self.post_send(qp, send)
+        post_both(self, qp, write, send)
     }
     /// Posts a receive work request.
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError>;
-    /// Posts a receive once more that was posted under a name which always stands for the same memory of this queue pair,
-    /// if the device has that still; else it is to be posted anew.
+    /// Posts a receive again whose id always stands for the same memory on this queue pair, if the device still has its
+    /// work request; false: it is to be posted by [`Provider::post_recv`].
     fn repost_recv(&mut self, _qp: QpId, _id: u64) -> bool {
         false
     }
-    /// Posts so many receives without memory, for WRITEs with immediates, under a name that stands for such alone; none or
-    /// some of them, if it fails.
+    /// Posts so many receives without memory, for WRITEs with immediates, with an id that no other receive of the queue pair
+    /// has. If it fails, none or some of them were posted.
     fn post_empty_recvs(&mut self, qp: QpId, id: u64, count: u32) -> Result<(), VerbsError> {
         (0..count).try_for_each(|_| self.post_recv(qp, &RecvRequest { id, into: &[] }))
     }

@@ -90,7 +90,7 @@ pub fn handle_io<P: RdmaDevice + ?Sized>(
         Execution::Done(result) => {
             let result = fitting(&slot, result);
             count(&mut path.stats, &slot, &result, 0);
-            let own = path.region.filter(|_| session.chunks.is_none());
+            let own = session.chunks.is_none().then_some(region);
             answer(chunk, &slot, result, own, key, connection, new_keys, ctx)?;
             return Ok(Arrival::Executed);
         }

@@ -480,7 +480,7 @@ pub(super) fn answer<P: RdmaDevice + ?Sized>(
         result: result.map(|_| ()),
         invalidated: false,
     };
-    // One by one, so that of each is known what it is where it is posted.
+    // Separate calls, inlined: the compiler knows the shape of each.
     let to = RemoteAddress { address: slot.address, rkey: slot.key };
     match (data, new_keys) {
         (None, false) => return post(key, connection, bare(immediate), None, ctx),

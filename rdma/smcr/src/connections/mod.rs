@@ -138,7 +138,7 @@ impl Sockets {
 #[derive(Debug)]
 pub struct Connections<T: Tcp> {
     pub(super) tcp: T,
-    /// How the engine's sockets say that they are of these: [`Engine::owner`].
+    /// How the engine's sockets say that they are of these: [`Engine::poll_event`].
     owner: u32,
     connections: Slab<Connection<T::Name>>,
     /// By the names that TCP and the engine have for them.

@@ -48,8 +48,7 @@ impl Engine {
             Some(ahead) if ahead <= room as i64 => ahead.max(0) as u64,
             _ => return self.violation(group, ctx),
         };
-        let has_buffer = socket.rmb.as_ref().is_some_and(|rmb| !rmb.memory.is_empty());
-        if produced > 0 && !has_buffer && !self.find_buffer(key, ctx) {
+        if produced > 0 && !self.find_buffer(key, ctx) {
             if self.sockets[key].rewritten {
                 // It has told of it so late that the buffer was taken for one that nobody uses.
                 self.abort_socket(key, ctx);

@@ -43,7 +43,7 @@ impl From<WireError> for Refusal {
 
 impl Engine {
     /// A socket for a TCP connection on which both sides offer SMC: as server it waits for a
-    /// Proposal, as client it makes one. `owner` is for whoever asks [`Engine::owner`]. None if there is no
+    /// Proposal, as client it makes one. `owner` is said with its events ([`Engine::poll_event`]). None if there is no
     /// room for it.
     pub fn open<P: Provider + ?Sized>(
         &mut self,

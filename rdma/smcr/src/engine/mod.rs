@@ -249,11 +249,6 @@ impl Engine {
         }
     }
 
-    /// Whose a socket is: what was said when it was opened.
-    pub fn owner(&self, id: SocketId) -> Option<u32> {
-        self.socket(id).map(|socket| socket.owner)
-    }
-
     /// Whether SMC-R is not worth to be offered to a server: several handshakes in a row have waited for it
     /// in vain, the last a short while ago.
     pub fn doubts(&self, server: IpAddr, now: Instant) -> bool {
@@ -303,6 +298,11 @@ impl Engine {
 
 #[cfg(test)]
 impl Engine {
+    /// Whose a socket is: what was said when it was opened.
+    pub(crate) fn owner(&self, id: SocketId) -> Option<u32> {
+        self.socket(id).map(|socket| socket.owner)
+    }
+
     /// The queue pair of a group's link, for tests that lie in its name.
     pub(crate) fn queue_pair(&self, group: usize, link: usize) -> Option<verbs::QpId> {
         Some(self.groups.get(group)?.links.get(link)?.as_ref()?.qp)

@@ -467,7 +467,7 @@ fn post_cdc<P: Provider + ?Sized>(
         carries: None,
         ack_lazily: may_ack_lazily(socket, link, cdc),
     };
-    // Each by itself, so that of the usual one is known what it is where it is posted.
+    // Separate calls, inlined: the compiler knows the shape of the usual one.
     let posted = match announced {
         Some(Announced { parts: [all, rest], to }) if rest.is_empty() => {
             ctx.provider.post_announced(link.qp, &write_request(id, &[all], to), &request)
