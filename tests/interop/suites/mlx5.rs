@@ -473,7 +473,12 @@ impl Cards {
     }
 
     /// Ends both. Neither of them, nor the model, has found anything wrong, and no packet was software's.
-    fn end(mut self) -> Result<()> {
+    fn end(self) -> Result<()> {
+        self.end_behind(0)
+    }
+
+    /// The same, where so many packets may have come to queue pairs that Linux had just destroyed.
+    fn end_behind(mut self, late: u64) -> Result<()> {
         self.vm.run("show log")?.lacks("ERROR")?;
         let page = self.linux.sh(&format!("wget -q -O - http://{THERE}/metrics"))?;
         ensure!(page.contains("isthmus_roce_card_up{port=\"net0\"} 1"), "{page}");
@@ -490,11 +495,11 @@ impl Cards {
         let said = self.linux.messages()?;
         let counters = self.linux.end()?;
         ensure!(!WRONG.iter().any(|word| said.contains(word)), "{said}\n{counters}");
-        for function in ["function0", "function1"] {
+        for (function, late) in [("function0", late), ("function1", 0)] {
             ensure!(counter(&counters, &format!("{function}.complaints"))? == 0, "{counters}");
             ensure!(counter(&counters, &format!("{function}.refused"))? == 0, "{counters}");
             ensure!(counter(&counters, &format!("{function}.roce_sent"))? > 20, "{counters}");
-            ensure!(counter(&counters, &format!("{function}.roce_dropped"))? == 0, "{counters}");
+            ensure!(counter(&counters, &format!("{function}.roce_dropped"))? <= late, "{counters}");
         }
         Ok(())
     }
