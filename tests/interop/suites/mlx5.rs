@@ -4,6 +4,7 @@
 mod cores;
 mod faults;
 mod reboots;
+mod remote;
 mod smc;
 mod tools;
 
