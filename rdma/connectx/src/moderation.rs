@@ -2,9 +2,11 @@
 //! Linux's `lib/dim` does). A loop that halts as soon as it has nothing to do is woken for every few requests otherwise; with
 //! it, for as many as come without a pause.
 //!
-//! It is tried where several completions are found at a wake-up, with a period of twice the mean time between two of them,
-//! which begins anew with each, so that it ends when there is a pause; and kept if then many more are found at each, and
-//! about as many come in all. Where requests come one by one, each when the one before it was answered, none is held back.
+//! It is tried where several completions are found at a wake-up, with a period of four times the mean time between two of
+//! them (of times that are exponentially distributed one in 55 is longer), which begins anew with each, so that it ends when
+//! there is a pause; and kept if then many more are found at each, and about as many come in all. That is found out anew now
+//! and then: who has fewer requests under way than before waits for the pause. Where requests come one by one, each when the
+//! one before it was answered, none is held back.
 
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -13,13 +15,17 @@ use drivers::hal::Instant;
 const EPOCH: u32 = 64;
 /// Completions of each wake-up, from which on it is tried, and under which it ends.
 const SEVERAL: u64 = 2;
+/// Times the mean time between two completions: a period.
+const GAPS: u32 = 4;
 /// Longest period. Each completion begins it anew: where they come just within it, the first one waits for so many of them.
-const LONGEST: Duration = Duration::from_micros(256);
+const LONGEST: Duration = Duration::from_micros(1000);
 /// So many completions end a period.
 pub const MOST: u16 = 16;
 /// Epochs before it is tried again, at first and at most.
 const PAUSE: u32 = 4;
 const LONGEST_PAUSE: u32 = 1024;
+/// Epochs after which that it has paid is to be shown again.
+const TRUSTED: u32 = 32;
 
 /// What was found at some wake-ups.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,8 +49,8 @@ enum Stage {
     Off(u32),
     /// The card was asked for it, and this was before.
     Tried(Epoch),
-    /// It has paid.
-    On,
+    /// It has paid, and is trusted for so many epochs.
+    On(u32),
 }
 
 /// What the card is asked for.
@@ -124,16 +130,19 @@ impl Moderation {
             Stage::Tried(old) => {
                 let more = 4 * epoch.completions >= 5 * old.completions;
                 if more && epoch.gap() <= old.gap() * 7 / 6 {
-                    (self.stage, self.pause) = (Stage::On, PAUSE);
+                    (self.stage, self.pause) = (Stage::On(TRUSTED), PAUSE);
                 } else {
                     (self.stage, self.period) = (Stage::Off(self.pause), 0);
                     self.pause = (2 * self.pause).min(LONGEST_PAUSE);
                 }
             }
-            Stage::On if !several => (self.stage, self.period) = (Stage::Off(PAUSE), 0),
-            Stage::On => {
+            Stage::On(_) if !several => (self.stage, self.period) = (Stage::Off(PAUSE), 0),
+            Stage::On(0) => (self.stage, self.period) = (Stage::Off(0), 0),
+            Stage::On(left) => {
+                self.stage = Stage::On(left - 1);
                 let wanted = wanted(&epoch);
-                if wanted > 2 * before || before > 2 * wanted {
+                // One that is too long does little harm: it ends with enough completions.
+                if 4 * u32::from(wanted) > 5 * u32::from(before) || before > 2 * wanted {
                     self.period = wanted;
                 }
             }
@@ -144,7 +153,7 @@ impl Moderation {
 
 /// The period for what was found.
 fn wanted(epoch: &Epoch) -> u16 {
-    (2 * epoch.gap()).min(LONGEST).as_micros().max(1) as u16
+    (GAPS * epoch.gap()).min(LONGEST).as_micros().max(1) as u16
 }
 
 #[cfg(test)]
@@ -184,26 +193,43 @@ mod tests {
         let mut load = Load::new();
         let deep = |period| if period > 0 { (8, 16) } else { (3, 6) };
         load.wakes(10 * EPOCH, deep);
-        assert_eq!((load.moderation.period(), load.asked), (4, 1));
+        assert_eq!((load.moderation.period(), load.asked), (8, 1));
         // Others may do something now and then; and all the time.
         let now = Instant::from_nanos(1000 * load.now);
         assert!(!load.moderation.halts_after_others(load.taken, now));
         load.wakes(EPOCH, deep);
-        assert_eq!(load.moderation.period(), 4);
+        assert_eq!(load.moderation.period(), 8);
         let ends = (0..EPOCH).map(|_| load.moderation.halts_after_others(load.taken, now));
         assert_eq!(ends.filter(|ends| *ends).count(), 1);
         assert_eq!(load.moderation.period(), 0);
         load.wakes(10 * EPOCH, deep);
-        assert_eq!(load.moderation.period(), 4);
+        assert_eq!(load.moderation.period(), 8);
         // It comes more slowly, and one by one.
         load.wakes(3 * EPOCH, |_| (8, 400));
-        assert_eq!(load.moderation.period(), 100);
+        assert_eq!(load.moderation.period(), 200);
         load.wakes(EPOCH, |_| (8, 8_000_000));
-        assert_eq!(load.moderation.period(), 256);
+        assert_eq!(load.moderation.period(), 1000);
         load.wakes(2 * EPOCH, |_| (1, 20));
         assert_eq!(load.moderation.period(), 0);
         load.wakes(10 * EPOCH, |_| (1, 20));
         assert_eq!(load.moderation.period(), 0);
+    }
+
+    /// Eight requests where there were more before, each behind the answer to one: what is held back is lost.
+    #[test]
+    fn fewer_requests_than_before_are_not_held_back_for_long() {
+        let mut load = Load::new();
+        let deep = |period| if period > 0 { (16, 32) } else { (3, 6) };
+        load.wakes(10 * EPOCH, deep);
+        assert_eq!(load.moderation.period(), 8);
+        let shallow = |period| if period > 0 { (8, 16 + u64::from(period)) } else { (3, 6) };
+        load.wakes((TRUSTED + 4) * EPOCH, shallow);
+        assert_eq!(load.moderation.period(), 0);
+        load.asked = 0;
+        load.wakes(100 * EPOCH, shallow);
+        assert_eq!((load.moderation.period(), load.asked), (0, 6));
+        load.wakes(100 * EPOCH, deep);
+        assert_eq!(load.moderation.period(), 8);
     }
 
     /// Each of these waits for the answer before it, but for its second part: it is tried ever more seldom.
