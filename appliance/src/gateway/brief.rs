@@ -10,44 +10,32 @@ use crate::loops::Stage;
 use drivers::hal::{Disk, Instant};
 use verbs::EngineContext;
 
-/// What came of brief rounds.
-#[derive(Default)]
-pub(super) struct Brief {
-    /// There was work.
-    pub served: bool,
-    /// A halt was ended by something else.
-    pub woken: bool,
-}
-
 impl Gateway {
     /// Goes on as long as cards have completed something, and nothing else has come, from `now` on. `deadline` is when
-    /// there is something else to do, at the latest.
+    /// there is something else to do, at the latest. Whether there was work.
     #[inline]
-    pub(super) fn brief_rounds(&mut self, mut now: Instant, deadline: Option<Instant>) -> Brief {
-        let mut brief = Brief::default();
-        if self.ending.is_some() || !self.state.serves_cards_alone() || self.state.others_pending()
-        {
-            return brief;
+    pub(super) fn brief_rounds(&mut self, mut now: Instant, deadline: Option<Instant>) -> bool {
+        if self.ending.is_some() || !self.state.serves_cards_alone() || self.others_pending() {
+            return false;
         }
         // The console may have something to tell of what is done here.
         let others = Instant::first([deadline, Some(self.console_due + CONSOLE_PATIENCE)]);
         let mut until = now + STILL;
+        let mut served = false;
         loop {
             let (done, is_all) = self.state.serve_completions(&mut self.networks, now);
-            brief.woken &= done == 0;
             if done == 0 || !is_all {
-                brief.served |= done > 0;
                 self.state.plane.pace.counters.work(Stage::Serve, done);
-                return brief;
+                return served || done > 0;
             }
-            brief.served = true;
+            served = true;
             self.console_quiet = false;
             now = self.machine.now();
             let pace = &mut self.state.plane.pace;
             pace.counters.work(Stage::Serve, done);
             pace.counters.brief_rounds += 1;
             if !pace.round(true, now) || now >= until {
-                return brief;
+                return served;
             }
             if self.state.cards_have_completed() {
                 continue;
@@ -56,20 +44,26 @@ impl Gateway {
             // What was served may be due sooner than all else.
             let deadline = Instant::first([others, self.state.served_timeout()]);
             if deadline.is_some_and(|at| at <= now)
-                || !self.waker.may_halt(|| self.state.others_pending())
+                || !self.waker.may_halt(|| self.others_pending())
             {
-                return brief;
+                return served;
             }
             self.machine.halt_until(deadline);
             now = self.machine.now();
             self.state.plane.pace.halted(now);
-            brief.woken = true;
             if deadline.is_some_and(|at| at <= now) {
-                brief.woken = false;
-                return brief;
+                return served;
             }
             until = now + STILL;
         }
+    }
+
+    /// Whether something has come of which no card tells.
+    #[inline]
+    fn others_pending(&self) -> bool {
+        self.machine.console_has_rung()
+            || self.state.plane.ports.iter().any(|slot| slot.port.pending())
+            || self.state.disks.iter().any(|slot| slot.disk.pending())
     }
 }
 
@@ -83,13 +77,6 @@ impl State {
             && self.workers.is_empty()
             && self.rendezvous.is_none()
             && !self.rules_changed
-    }
-
-    /// Whether something has come of which no card tells.
-    #[inline]
-    fn others_pending(&self) -> bool {
-        self.plane.ports.iter().any(|slot| slot.port.pending())
-            || self.disks.iter().any(|slot| slot.disk.pending())
     }
 
     #[inline]

@@ -77,8 +77,8 @@ use worker::NAP;
 
 /// How often the serial port is looked at while nothing comes from it.
 const CONSOLE_INTERVAL: Duration = Duration::from_millis(1);
-/// For how long a halted loop, which it wakes, has nothing to say there.
-const CONSOLE_PATIENCE: Duration = Duration::from_millis(10);
+/// For how long a loop that halts, and has not been rung for, has nothing to say there.
+const CONSOLE_PATIENCE: Duration = Duration::from_millis(100);
 /// Longest wait for the last frame of a message that is under way.
 const MESSAGE_WAIT: Duration = Duration::from_micros(500);
 /// How long after a halt rounds may end with receiving.
@@ -196,7 +196,7 @@ impl Gateway {
             self.control_due = Some(ending.poll_timeout(now));
             return worked;
         }
-        if now < self.console_due {
+        if now < self.console_due && !self.machine.console_has_rung() {
             return worked;
         }
         let typed = pump(&mut self.console, &mut *self.machine, &mut Operator(&mut self.state));
@@ -222,7 +222,7 @@ impl Gateway {
         let mut deadline = self.deadline(now);
         let mut woken = false;
         while !woken
-            && self.waker.may_halt(|| self.state.has_arrivals())
+            && self.waker.may_halt(|| self.state.has_arrivals() || self.machine.console_has_rung())
             && deadline.is_none_or(|at| now < at)
         {
             let wait = waits_for_whole.then_some(now + MESSAGE_WAIT);
@@ -238,21 +238,17 @@ impl Gateway {
                 deadline = self.deadline(now);
             }
         }
-        let brief = self.brief_rounds(now, deadline);
-        if brief.served {
+        let served = self.brief_rounds(now, deadline);
+        if served {
             now = self.machine.now();
-            (woken, deadline) = (brief.woken, Some(now));
+            deadline = Some(now);
         }
-        self.quiescent_until = Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
+        let whole = served || self.machine.console_has_rung();
+        let until = Instant::first([deadline, Some(now + STILL)]);
+        self.quiescent_until = until.filter(|_| !whole).unwrap_or(now);
         self.waker.clear();
         self.state.stop_interrupts();
-        let worked = self.round(now);
-        if woken && !worked {
-            // Neither a device nor a loop had anything: it was the serial port.
-            self.console_due = now;
-            return self.round(now) || brief.served;
-        }
-        worked || brief.served
+        self.round(now) || served
     }
 
     /// When there is something to do though nothing arrives.

@@ -24,6 +24,8 @@ struct VirtioConsole {
     memory: Window,
     /// A buffer that is being read: its descriptor, where its rest begins, and where it ends.
     open: Option<(u16, usize, usize)>,
+    /// Whoever read last had no room for all that there was.
+    is_left: bool,
 }
 
 /// Sets a device up.
@@ -45,7 +47,8 @@ pub fn open(
     }
     setup.finish();
     let transport = Live::new(transport);
-    let mut console = VirtioConsole { transport, receive, transmit, memory, open: None };
+    let mut console =
+        VirtioConsole { transport, receive, transmit, memory, open: None, is_left: false };
     console.receive.set_interrupts(true);
     // It is told in any case.
     let _ = console.receive.publish();
@@ -77,8 +80,13 @@ impl VirtioConsole {
 }
 
 impl ConsoleLine for VirtioConsole {
+    fn has_rung(&self) -> bool {
+        !self.is_left && self.receive.pending()
+    }
+
     fn read(&mut self, into: &mut [u8]) -> usize {
         if self.open.is_none() && !self.receive.pending() {
+            self.is_left = false;
             return 0;
         }
         self.transport.acknowledge();
@@ -95,6 +103,7 @@ impl ConsoleLine for VirtioConsole {
                 self.receive.offer(head);
             }
         }
+        self.is_left = taken == into.len();
         self.receive.set_interrupts(true);
         if self.receive.publish() {
             self.transport.notify(RECEIVE);
@@ -174,8 +183,14 @@ mod tests {
                         (0..1 + round * 5 % (BUFFER * 8)).map(|i| (i + round) as u8).collect();
                     let before = model.state().interrupts;
                     typed(&model, &text);
-                    assert!(model.state().interrupts > before, "round {round}");
+                    assert!(
+                        model.state().interrupts > before && console.has_rung(),
+                        "round {round}"
+                    );
+                    assert_eq!(console.read(&mut []), 0);
+                    assert!(!console.has_rung(), "there is no room for it");
                     assert_eq!(read(&mut *console, at_once), text);
+                    assert!(!console.has_rung());
                 }
             }
         }

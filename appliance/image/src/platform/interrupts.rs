@@ -12,6 +12,9 @@ pub const TIMER_VECTOR: u32 = 0xf0;
 /// Vector by which one loop ends the halt of another.
 pub const BELL_VECTOR: u32 = 0xf1;
 
+/// Vectors of interrupt lines, as the kernel has routed them: all those of its I/O APIC.
+const FIRST_OF_LINES: u8 = 32;
+const END_OF_LINES: u8 = FIRST_OF_LINES + 24;
 /// Vectors of the kernel that stay: TLB flush, wake-up of an idle core, its timer.
 const KERNEL_VECTORS: [u8; 3] = [112, 121, 123];
 /// The local APIC's spurious interrupt (as the kernel configured it), which wants no end of interrupt.
@@ -79,11 +82,18 @@ pub fn take(apic: Apic) {
     for vector in (32..=255).filter(|vector| !KERNEL_VECTORS.contains(vector)) {
         let handler = match vector {
             SPURIOUS_VECTOR => isthmus_ignore_interrupt as *const () as u64,
+            // Lines are counted together.
+            FIRST_OF_LINES..END_OF_LINES => first,
             _ => first + (u64::from(vector) - 32) * 16,
         };
         // SAFETY: these handlers save what they use, end the interrupt and return.
         unsafe { idt::set_handler(vector, handler) };
     }
+}
+
+/// How many interrupts have come over lines. Of what is served here only the serial port has one.
+pub fn of_lines() -> u64 {
+    RAISED[usize::from(FIRST_OF_LINES)].load(Ordering::Relaxed)
 }
 
 /// An interrupt for a device, delivered to the core whose APIC has the number `target`. `None` when

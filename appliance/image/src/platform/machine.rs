@@ -74,6 +74,13 @@ impl Core for Pc {
 }
 
 impl Line for Pc {
+    fn console_has_rung(&self) -> bool {
+        match &self.console {
+            Some(console) => console.has_rung(),
+            None => self.uart.has_rung(),
+        }
+    }
+
     fn console_read(&mut self, into: &mut [u8]) -> usize {
         screen::draw(DRAWN_AT_WORK);
         let taken = match &mut self.console {

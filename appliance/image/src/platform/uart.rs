@@ -1,8 +1,9 @@
 //! The serial port that is the console: a 16550, polled (National Semiconductor PC16550D), with one interrupt on, for
-//! what is received: it ends a halt, and says nothing at other times.
+//! what is received: it ends a halt, and tells that
+//! there is something to read.
 
 pub use super::printer::Printer;
-use super::screen;
+use super::{interrupts, screen};
 use core::sync::atomic::{AtomicU16, Ordering};
 use x86_64::instructions::port::Port;
 
@@ -26,7 +27,10 @@ static BASE: AtomicU16 = AtomicU16::new(COM1);
 
 /// The serial port. There is one; whoever prints a last message may use it beside its owner.
 #[derive(Debug)]
-pub struct Uart(());
+pub struct Uart {
+    /// Interrupts there had been when it was looked at.
+    seen: u64,
+}
 
 impl Uart {
     /// Takes the port that firmware has its console on, or else the first one that is there: COM2 is where many
@@ -52,7 +56,7 @@ impl Uart {
         output(INTERRUPT_ENABLE, RECEIVE_INTERRUPT);
         output(FIFO_CONTROL, FIFO_ON | TRIGGER_14);
         output(MODEM_CONTROL, READY_AND_OUT2);
-        Uart(())
+        Uart { seen: 0 }
     }
 
     /// Where its registers are, if it is there.
@@ -60,8 +64,14 @@ impl Uart {
         is_there().then(|| BASE.load(Ordering::Relaxed))
     }
 
+    /// Whether it has interrupted since it was looked at. Does not access it.
+    pub fn has_rung(&self) -> bool {
+        interrupts::of_lines() != self.seen
+    }
+
     /// Takes what has arrived; returns how many bytes.
     pub fn read(&mut self, into: &mut [u8]) -> usize {
+        self.seen = interrupts::of_lines();
         let mut taken = 0;
         for byte in into {
             if !self.has_received() {

@@ -279,6 +279,9 @@ impl Console {
 
 /// The serial line.
 pub trait Line {
+    /// Whether something has arrived since it was read, as far as interrupts tell. Accesses no device.
+    fn console_has_rung(&self) -> bool;
+
     /// Takes what has arrived; never blocks. Returns how many bytes.
     fn console_read(&mut self, into: &mut [u8]) -> usize;
 

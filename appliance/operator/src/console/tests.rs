@@ -350,6 +350,9 @@ struct Serial {
 }
 
 impl Line for Serial {
+    fn console_has_rung(&self) -> bool {
+        !self.typed.is_empty()
+    }
     fn console_read(&mut self, into: &mut [u8]) -> usize {
         let count = into.len().min(16).min(self.typed.len());
         into.iter_mut().zip(self.typed.drain(..count)).for_each(|(place, byte)| *place = byte);
