@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_micros(1000);
 pub const MOST: u16 = 16;
 /// Epochs before it is tried again, at first and at most.
 const PAUSE: u32 = 4;
-const LONGEST_PAUSE: u32 = 1024;
+const LONGEST_PAUSE: u32 = 32;
 /// Epochs after which that it has paid is to be shown again.
 const TRUSTED: u32 = 32;
 
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(load.moderation.period(), 0);
         load.asked = 0;
         load.wakes(100 * EPOCH, shallow);
-        assert_eq!((load.moderation.period(), load.asked), (0, 6));
+        assert_eq!((load.moderation.period(), load.asked), (0, 8));
         load.wakes(100 * EPOCH, deep);
         assert_eq!(load.moderation.period(), 8);
     }
@@ -237,7 +237,7 @@ mod tests {
     fn what_does_not_pay_is_hardly_tried() {
         let mut load = Load::new();
         load.wakes(400 * EPOCH, |period| (2, 20 + u64::from(period)));
-        assert_eq!((load.moderation.period(), load.asked), (0, 14));
+        assert_eq!((load.moderation.period(), load.asked), (0, 28));
         // As many at a time, but ever fewer in all.
         let mut load = Load::new();
         load.wakes(100 * EPOCH, |period| if period > 0 { (4, 60) } else { (3, 30) });
