@@ -11,8 +11,8 @@ use softverbs::handle_table::HandleTable;
 use softverbs::sges::MAX_SGE;
 use verbs::{
     Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
-    MrId, OnDemandStatus, OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType,
-    ReadyToReceive, ReadyToSend, RecvRequest, Region, SendRequest, UnderWay, VerbsError,
+    MrId, OnDemandStatus, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive,
+    ReadyToSend, RecvRequest, Region, SendRequest, UnderWay, VerbsError,
 };
 
 /// RDMA READs and atomics that a queue pair may have outstanding. They are served at once, so that
@@ -330,8 +330,8 @@ impl Provider for Ntrdma {
         Ok(())
     }
 
-    fn one_sided(&self, qp: QpId) -> Option<OneSided> {
-        self.qps.get(qp.0).map(|qp| qp.responder.one_sided)
+    fn requests_seen(&self, qp: QpId) -> Option<u32> {
+        self.qps.get(qp.0).map(|qp| qp.responder.consumed)
     }
 
     fn under_way(&self) -> UnderWay {

@@ -14,7 +14,7 @@ use drivers::hal::Window;
 use drivers::ntb::Bridge;
 use softverbs::memory::{Memory, Refusal};
 use softverbs::receive_queue::ReceiveQueue;
-use verbs::{Access, CompletedOperation, OneSided, RemoteAddress, SendWith, Status};
+use verbs::{Access, CompletedOperation, RemoteAddress, SendWith, Status};
 
 /// Bytes that one queue pair may move before the others have their turn.
 const BUDGET: usize = 512 << 10;
@@ -58,7 +58,6 @@ pub struct Responder {
     /// Entries that were done.
     pub consumed: u32,
     incoming: Incoming,
-    pub one_sided: OneSided,
     /// Whether it waits for memory on demand, which nobody announces.
     pub waits_for_memory: bool,
     /// Bytes that were copied, and not counted yet.
@@ -81,7 +80,6 @@ impl Responder {
             produced: 0,
             consumed: 0,
             incoming: Incoming::None,
-            one_sided: OneSided::default(),
             waits_for_memory: false,
             copied: 0,
         }
@@ -130,7 +128,6 @@ impl Responder {
             }
             self.consumed = self.consumed.wrapping_add(1);
             counters.entries_received += 1;
-            self.one_sided.packets = self.one_sided.packets.wrapping_add(1);
         }
         Ok(false)
     }
@@ -274,11 +271,6 @@ impl Responder {
                 immediate: entry.extra,
             };
             context.completer.receive(id, operation);
-        } else {
-            let address = to.address.wrapping_sub(u64::from(entry.total - left));
-            let writes = self.one_sided.writes.wrapping_add(1);
-            let length = entry.total;
-            self.one_sided = OneSided { writes, address, length, ..self.one_sided };
         }
         Ok(())
     }

@@ -3,15 +3,16 @@
 //!
 //! All messages of a session go to and come from the same memory, as in the tools themselves.
 
-use super::write_latency::{PAGE, Write, WriteLatency};
+use super::session::MAX_MESSAGE;
+use super::write_latency::{Arrivals, PAGE, Write, WriteLatency};
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
 use verbs::EngineContext;
 use verbs::{
-    AddressVector, CompletedOperation, ConnectionId, CqId, GidType, OneSided, PathMtu, Payload,
-    PdId, Provider, QpId, QpInit, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region,
+    AddressVector, CompletedOperation, ConnectionId, CqId, GidType, PathMtu, Payload, PdId,
+    Provider, QpId, QpInit, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region,
     RemoteAddress, SendOperation, SendRequest, SendWith, Status, VerbsError,
 };
 
@@ -94,15 +95,15 @@ pub struct Endpoint {
     pub remote: RemoteAddress,
     pub echo: Echo,
     /// It takes part in a test of the latency of WRITE.
-    write_latency: Option<WriteLatency>,
+    write_latency: Option<(WriteLatency, Arrivals)>,
+    /// The provider does not tell what the peer does.
+    is_blind: bool,
     pub traffic: Traffic,
     /// A message that waits for [`ALONE`] to pass: since when, and its length.
     alone: Option<(Instant, u32)>,
     outstanding: u32,
     /// Packets of the peer's that were seen.
     packets: u32,
-    /// WRITEs that were seen.
-    writes: u32,
 }
 
 impl Endpoint {
@@ -138,11 +139,11 @@ impl Endpoint {
             remote: RemoteAddress { address: 0, rkey: 0 },
             echo: Echo::Nothing,
             write_latency: None,
+            is_blind: provider.requests_seen(qp).is_none(),
             traffic: Traffic::default(),
             alone: None,
             outstanding: 0,
             packets: 0,
-            writes: 0,
         };
         for _ in 0..RECEIVES {
             if let Err(error) = provider.post_recv(qp, &RecvRequest { id: 0, into: &[memory] }) {
@@ -261,7 +262,7 @@ impl Endpoint {
     /// Whether anything is under way since this was asked last, though nothing need have completed: on a
     /// slow host a message of 8 MiB takes many seconds.
     pub fn is_moving<P: Provider + ?Sized>(&mut self, provider: &P) -> bool {
-        let packets = provider.one_sided(self.qp).map_or(self.packets, |seen| seen.packets);
+        let packets = self.packets_seen(provider);
         let before = core::mem::replace(&mut self.packets, packets);
         // A message of ours arrives, or fails by the timers of the queue pair.
         packets != before || self.outstanding > 0
@@ -269,10 +270,14 @@ impl Endpoint {
 
     /// The peer may be waiting for us to begin a test of the latency of WRITE.
     pub fn expect_write_latency<P: Provider + ?Sized>(&mut self, ctx: &EngineContext<'_, P>) {
-        let untouched = ctx.provider.one_sided(self.qp) == Some(OneSided::default());
-        if untouched {
-            self.write_latency = Some(WriteLatency::new(ctx.now));
+        if self.packets_seen(ctx.provider) == 0 {
+            self.write_latency = Some((WriteLatency::new(ctx.now), Arrivals::new(ctx.now)));
         }
+    }
+
+    /// Packets that the peer has sent, or messages at least, as far as can be seen.
+    fn packets_seen<P: Provider + ?Sized>(&self, provider: &P) -> u32 {
+        provider.requests_seen(self.qp).unwrap_or(self.traffic.received as u32)
     }
 
     /// Goes on with a test of the latency of WRITE.
@@ -281,9 +286,8 @@ impl Endpoint {
         region: &Region,
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<usize, VerbsError> {
-        let Some(mut test) = self.write_latency.take() else { return Ok(0) };
-        let Some(one_sided) = ctx.provider.one_sided(self.qp) else { return Ok(0) };
-        if one_sided.packets > 0 && !test.has_begun() {
+        let Some((mut test, mut arrivals)) = self.write_latency.take() else { return Ok(0) };
+        if !test.has_begun() && self.packets_seen(ctx.provider) > 0 {
             return Ok(0);
         }
         let mut handled = 0;
@@ -293,9 +297,8 @@ impl Endpoint {
             handled += 1;
             match write {
                 Write::Page => {
-                    // Only the largest messages reach the end of the region.
-                    let end = region.memory.len().checked_sub(PAGE);
-                    let page = end.and_then(|end| region.memory.slice(end, PAGE));
+                    arrivals = Arrivals::new(ctx.now);
+                    let page = region.memory.slice(MAX_MESSAGE, PAGE);
                     page.ok_or(VerbsError::Invalid)?.fill(1);
                     self.write_back(page, None, ctx.provider)?;
                 }
@@ -308,31 +311,27 @@ impl Endpoint {
                 }
             }
         }
-        if one_sided.writes != self.writes {
-            self.writes = one_sided.writes;
-            test.answered(one_sided.length);
-            let offset = usize::try_from(one_sided.address.wrapping_sub(region.address));
-            let offset = offset.map_err(|_| VerbsError::Invalid)?;
-            let from = region.memory.slice(offset, one_sided.length as usize);
-            // The number of the next round is in the last byte.
-            let last = (one_sided.length as usize).checked_sub(1);
-            let (Some(window), Some(last)) = (from, last) else { return Err(VerbsError::Invalid) };
-            let mut round = [0];
-            let read = window.read(last, &mut round);
-            let round = round.map(|round| round.wrapping_add(1));
-            let noted = read.and_then(|()| window.write(last, &round));
+        if test.has_begun()
+            && let Some((size, round)) = arrivals.look(&region.memory, ctx.now)
+        {
+            test.answered(size);
+            // The number of the next round is in the last byte, where no message of the peer reaches.
+            let noted = region.memory.write(MAX_MESSAGE, &[round.wrapping_add(1)]);
             noted.map_err(|_| VerbsError::Invalid)?;
+            let from = region.memory.slice(MAX_MESSAGE + 1 - size as usize, size as usize);
             self.write_back(from, None, ctx.provider)?;
             handled += 1;
         }
-        self.write_latency = Some(test);
+        self.write_latency = Some((test, arrivals));
         Ok(handled)
     }
 
     /// When [`Endpoint::poll`] has something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let search = self.write_latency.as_ref().and_then(WriteLatency::poll_timeout);
-        self.alone.map(|(since, length)| since + alone(length)).into_iter().chain(search).min()
+        let alone = self.alone.map(|(since, length)| since + alone(length));
+        let Some((test, arrivals)) = &self.write_latency else { return alone };
+        let look = (self.is_blind && test.has_begun()).then(|| arrivals.next_look());
+        Instant::first([alone, test.poll_timeout(), look])
     }
 
     /// Whether another message of ours can be sent.

@@ -13,6 +13,8 @@ use verbs::{Access, ConnectionId, PathMtu, PdId, Provider, Region, VerbsError};
 
 /// Largest message of the tools that is measured: 8 MiB, the end of `--all`.
 pub const MAX_MESSAGE: usize = 8 << 20;
+/// Memory of a session: behind the largest message is a page for what we write ourselves.
+pub const MEMORY: usize = MAX_MESSAGE + super::write_latency::PAGE;
 /// Queue pairs of a session (`--qp`).
 pub const MAX_ENDPOINTS: usize = 16;
 /// What has arrived and was not understood yet; more than any message of the tools.
@@ -190,7 +192,7 @@ impl Session {
             _ => Talk::Unknown,
         };
         Ok(Session {
-            bench: Bench::new(MAX_MESSAGE, peer, local, ctx)?,
+            bench: Bench::new(MEMORY, peer, local, ctx)?,
             talk,
             input: Vec::with_capacity(INPUT),
             output: Vec::with_capacity(INPUT),

@@ -16,7 +16,7 @@ use verbs::{
     VerbsError,
 };
 
-/// Sessions at a time; each has 8 MiB of memory.
+/// Sessions at a time; each has 8 MiB of memory and more.
 const MAX_SESSIONS: usize = 8;
 
 /// Name of a session.

@@ -9,8 +9,8 @@ use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
 use verbs::{
     Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
-    MrId, OnDemandStatus, OneSided, PdId, Provider, QpId, QpInit, QpState, ReadyToReceive,
-    ReadyToSend, RecvRequest, Region, SendRequest, UnderWay, VerbsError,
+    MrId, OnDemandStatus, PdId, Provider, QpId, QpInit, QpState, ReadyToReceive, ReadyToSend,
+    RecvRequest, Region, SendRequest, UnderWay, VerbsError,
 };
 
 const NO_OBJECT: VerbsError = VerbsError::NoSuchObject;
@@ -462,8 +462,8 @@ impl Provider for ProviderSet {
         }
     }
 
-    fn one_sided(&self, qp: QpId) -> Option<OneSided> {
-        seen_by_name!(self, qp, QpId, |device, own| device.one_sided(own), None)
+    fn requests_seen(&self, qp: QpId) -> Option<u32> {
+        seen_by_name!(self, qp, QpId, |device, own| device.requests_seen(own), None)
     }
 
     fn under_way(&self) -> UnderWay {

@@ -10,9 +10,8 @@ use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
 use verbs::{
     Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
-    MrId, OnDemandStatus, OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType,
-    ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress, SendRequest, UnderWay,
-    VerbsError,
+    MrId, OnDemandStatus, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive,
+    ReadyToSend, RecvRequest, Region, RemoteAddress, SendRequest, UnderWay, VerbsError,
 };
 
 /// RDMA READs and atomics that a queue pair may have outstanding, either way.
@@ -381,8 +380,8 @@ impl Provider for Roce {
         found.receives.post(request)
     }
 
-    fn one_sided(&self, qp: QpId) -> Option<OneSided> {
-        self.qps.get(qp.0).map(|qp| qp.responder.one_sided())
+    fn requests_seen(&self, qp: QpId) -> Option<u32> {
+        self.qps.get(qp.0).map(|qp| qp.responder.requests_seen())
     }
 
     fn under_way(&self) -> UnderWay {

@@ -191,7 +191,7 @@ impl Roce {
         let passing =
             qp.heard && opcode.is_request() && !request.bth.ack_request && qp.is_settled();
         // A packet that is not the next one may be anybody's who does not hear our answers.
-        let proof = taken.is_ok() && (!opcode.is_request() || qp.responder.one_sided().packets > 0);
+        let proof = taken.is_ok() && (!opcode.is_request() || qp.responder.requests_seen() > 0);
         let idle = if passing { qp.is_idle() } else { self.see_to(slot, proof) };
         taken?;
         let nothing = idle && self.cqs.awaited == awaited;

@@ -324,9 +324,9 @@ pub trait Provider {
     /// connection.
     fn failed_by_itself(&self, qp: QpId) -> bool;
 
-    /// The requests that the peer has done here; None where only the peer knows, as with
-    /// hardware, whose users have to look at the memory.
-    fn one_sided(&self, _qp: QpId) -> Option<OneSided> {
+    /// PSNs of requests of any kind that the peer has made, modulo 2^32, be it that nothing completes by them; None
+    /// where only the peer knows, as with hardware, whose users have to look at the memory.
+    fn requests_seen(&self, _qp: QpId) -> Option<u32> {
         None
     }
 

@@ -318,19 +318,6 @@ pub enum Status {
     RnrRetryExceeded,
 }
 
-/// What a queue pair's peer has done of which the queue pair's user gets no completion.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OneSided {
-    /// PSNs of requests of any kind, modulo 2^32.
-    pub packets: u32,
-    /// WRITEs without immediate, modulo 2^32.
-    pub writes: u32,
-    /// Where the last WRITE began, in the numbering of its region.
-    pub address: u64,
-    /// Its bytes.
-    pub length: u32,
-}
-
 /// The send requests that were under way at some moment, and may still be read from memory, perhaps to be
 /// sent again: see [`Provider::under_way`](super::Provider::under_way).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

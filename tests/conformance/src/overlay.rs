@@ -51,7 +51,7 @@ overlay! {
             fn qp_number(qp: QpId) -> Result<u32, VerbsError>;
             fn qp_state(qp: QpId) -> Result<QpState, VerbsError>;
             fn failed_by_itself(qp: QpId) -> bool;
-            fn one_sided(qp: QpId) -> Option<OneSided>;
+            fn requests_seen(qp: QpId) -> Option<u32>;
             fn under_way() -> UnderWay;
             fn is_done(under_way: &mut UnderWay) -> bool;
             fn poll_timeout() -> Option<Instant>;

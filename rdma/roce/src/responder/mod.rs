@@ -22,9 +22,7 @@ use alloc::collections::VecDeque;
 pub use answers::FinalNak;
 use answers::{Answer, Resource};
 use drivers::hal::Instant;
-use verbs::{
-    Access, CompletedOperation, Completion, OneSided, PdId, RemoteAddress, SendWith, Status,
-};
+use verbs::{Access, CompletedOperation, Completion, PdId, RemoteAddress, SendWith, Status};
 
 /// Message that is arriving.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +127,7 @@ pub struct Responder {
     max_resources: usize,
     /// How many of them have packets due.
     resources_due: usize,
-    one_sided: OneSided,
+    requests_seen: u32,
 }
 
 impl Responder {
@@ -147,13 +145,13 @@ impl Responder {
             resources: VecDeque::new(),
             max_resources: 0,
             resources_due: 0,
-            one_sided: OneSided::default(),
+            requests_seen: 0,
         }
     }
 
-    /// What was taken, and of the WRITEs without immediate the last.
-    pub fn one_sided(&self) -> OneSided {
-        self.one_sided
+    /// PSNs of requests that were taken, modulo 2^32.
+    pub fn requests_seen(&self) -> u32 {
+        self.requests_seen
     }
 
     /// Packets that are still to come of the message that is under way, and of the one that announces it,
@@ -243,7 +241,7 @@ impl Responder {
             env.counters.received.count(Class::Write);
             self.nak_sent = false;
             self.expected = self.expected.plus(1);
-            self.one_sided.packets = self.one_sided.packets.wrapping_add(1);
+            self.requests_seen = self.requests_seen.wrapping_add(1);
             true
         } else {
             false
@@ -284,7 +282,7 @@ impl Responder {
         match done {
             Ok(packets) => {
                 self.expected = self.expected.plus(packets);
-                self.one_sided.packets = self.one_sided.packets.wrapping_add(packets);
+                self.requests_seen = self.requests_seen.wrapping_add(packets);
                 if request.bth.opcode.ends() {
                     self.messages = self.messages.plus(1);
                 }
@@ -436,10 +434,6 @@ impl Responder {
         {
             let operation = CompletedOperation::RecvWriteImmediate { length: total, immediate };
             complete(id, operation, identity, env);
-        } else {
-            let writes = self.one_sided.writes.wrapping_add(1);
-            let address = to.address;
-            self.one_sided = OneSided { writes, address, length: total, ..self.one_sided };
         }
         Ok(1)
     }

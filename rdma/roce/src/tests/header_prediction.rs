@@ -56,9 +56,9 @@ fn outcome(knows: bool, n: usize, change: impl Fn(&mut Vec<u8>)) -> (Verdict, St
         answers.push(frame(&node.tx));
     }
     let completions = node.completions();
-    let one_sided = node.roce.qps.get_mut(node.qp.0).unwrap().responder.one_sided();
+    let seen = node.roce.qps.get_mut(node.qp.0).unwrap().responder.requests_seen();
     let counters = node.roce.counters();
-    (verdict, format!("{answers:x?} {completions:?} {one_sided:?} {counters:?}"))
+    (verdict, format!("{answers:x?} {completions:?} {seen} {counters:?}"))
 }
 
 #[test]

@@ -245,7 +245,7 @@ impl World {
         let node = &self.nodes[n];
         let Some(&qp) = node.qps.get(input.below(node.qps.len())) else { return };
         let number = node.roce.qp_number(qp).expect("it is there");
-        let packets = node.roce.one_sided(qp).map_or(0, |done| done.packets);
+        let packets = node.roce.requests_seen(qp).unwrap_or(0);
         let psn = 0xff_fffau32.wrapping_add(packets).wrapping_add(u32::from(input.byte() % 8));
         let mut transport = vec![input.byte(), input.byte() & 0x70, 0xff, 0xff, 0];
         transport.extend(&number.to_be_bytes()[1..]);
