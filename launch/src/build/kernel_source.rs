@@ -61,6 +61,13 @@ const EDITS: &[Edit] = &[
         "init_ioapic_address(default_address);\n\t}\n\n\tdefault_address",
         "init_ioapic_address(PhysAddr::new(0xfec0_0000));\n\t}\n\n\tdefault_address",
     ),
+    // The kernel panicked where the I/O APIC has more than 25 inputs: those of Intel's chipsets have had 120 since 2015.
+    // Devices whose interrupt is an input beyond the first 24 send messages.
+    edit(
+        "src/arch/x86_64/kernel/apic.rs",
+        "let max_entry = ioapic_max_redirection_entry() + 1;",
+        "let max_entry = (ioapic_max_redirection_entry() + 1).min(24);",
+    ),
     // Processors were known by the first 8 bits of their APICs' numbers, in the order of the tables, of which the first
     // was taken for the one that runs: one that is not would have been started anew. And what tables say of x2APICs
     // was passed over.
