@@ -34,7 +34,8 @@ impl Bench {
 fn events_are_held_back_where_many_come_and_no_more_where_one_comes() {
     const GAP: Duration = Duration::from_micros(40);
     let mut bench = Bench::new(false);
-    (0..200).for_each(|_| bench.wakes(1, GAP));
+    // It is decided after 64 wake-ups.
+    (0..3 * 64).for_each(|_| bench.wakes(1, GAP));
     assert_eq!(bench.asked(), 0);
     // Several at a time; then more, which the card would bring about.
     (0..64).for_each(|_| bench.wakes(3, 3 * GAP));
