@@ -196,7 +196,7 @@ impl Gateway {
             self.control_due = Some(ending.poll_timeout(now));
             return worked;
         }
-        if now < self.console_due && !self.machine.console_has_rung() {
+        if now < self.console_due {
             return worked;
         }
         let typed = pump(&mut self.console, &mut *self.machine, &mut Operator(&mut self.state));
@@ -220,9 +220,9 @@ impl Gateway {
         // What came before interrupts were on raises none, but is pending.
         let mut now = self.machine.now();
         let mut deadline = self.deadline(now);
-        let mut woken = false;
+        let (mut woken, mut rung) = (false, false);
         while !woken
-            && self.waker.may_halt(|| self.state.has_arrivals() || self.machine.console_has_rung())
+            && self.waker.may_halt(|| self.state.has_arrivals())
             && deadline.is_none_or(|at| now < at)
         {
             let wait = waits_for_whole.then_some(now + MESSAGE_WAIT);
@@ -230,7 +230,9 @@ impl Gateway {
             self.machine.halt_until(until);
             now = self.machine.now();
             self.state.plane.pace.halted(now);
-            woken = until.is_none_or(|at| now < at);
+            // Interrupts come in halts alone.
+            rung = self.machine.console_has_rung();
+            woken = rung || until.is_none_or(|at| now < at);
             if !woken && deadline.is_none_or(|at| now < at) {
                 // The message is not whole yet. From now on any frame ends the halt.
                 waits_for_whole = self.state.ask_for_interrupts();
@@ -241,11 +243,14 @@ impl Gateway {
         let served = self.brief_rounds(now, deadline);
         if served {
             now = self.machine.now();
+            rung = self.machine.console_has_rung();
             deadline = Some(now);
         }
-        let whole = served || self.machine.console_has_rung();
-        let until = Instant::first([deadline, Some(now + STILL)]);
-        self.quiescent_until = until.filter(|_| !whole).unwrap_or(now);
+        if rung {
+            self.console_due = now;
+            deadline = Some(now);
+        }
+        self.quiescent_until = Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
         self.waker.clear();
         self.state.stop_interrupts();
         self.round(now) || served
