@@ -1,6 +1,5 @@
 //! The serial port that is the console: a 16550, polled (National Semiconductor PC16550D), with one interrupt on, for
-//! what is received: it ends a halt, and tells that
-//! there is something to read.
+//! what is received: it ends a halt, and tells that there is something to read.
 
 pub use super::printer::Printer;
 use super::{interrupts, screen};
