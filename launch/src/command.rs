@@ -37,7 +37,7 @@ pub fn quote(word: &str) -> String {
 /// Runs a command on this terminal and fails unless it exits with 0.
 pub fn run(command: &mut Command) -> Result<()> {
     let line = shell_line(command);
-    eprintln!("$ {line}");
+    progress::print(&format!("$ {line}"));
     end_with_us(command);
     let status = command.status().with_context(|| format!("could not start `{line}`"))?;
     if !status.success() {
@@ -50,7 +50,7 @@ pub fn run(command: &mut Command) -> Result<()> {
 /// Output is printed only when the command fails.
 pub fn run_quietly(what: &str, command: &mut Command) -> Result<()> {
     let line = shell_line(command);
-    eprintln!("$ {line}");
+    progress::print(&format!("$ {line}"));
     let step = progress::step(what);
     let (reader, writer) = std::io::pipe().context("no pipe for the command's output")?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);

@@ -31,6 +31,9 @@ pub struct Options {
     /// Words for the kernel command line (iso and pxe, when started by a BIOS)
     #[arg(long, default_value = "")]
     append: String,
+    /// Pack this image: nothing is built or installed
+    #[arg(long, value_name = "FILE")]
+    elf: Option<PathBuf>,
     /// What the image is to have, if it is built.
     #[command(flatten)]
     pub families: Families,
@@ -72,7 +75,10 @@ pub fn image(options: &Options, build: impl FnOnce() -> Result<Image>) -> Result
         return Ok(output);
     };
     let output = output(format!("isthmus.{}", format.name()));
-    let elf = build()?.elf;
+    let elf = match &options.elf {
+        Some(path) => path.clone(),
+        None => build()?.elf,
+    };
     let elf = match &document {
         None => elf,
         Some(text) => {

@@ -3,9 +3,29 @@
 //! On a terminal it is a spinner with the elapsed time; elsewhere (CI, a pipe) only the beginning and
 //! the end are printed.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// Seconds that long steps usually take from nothing, on two processors that do little else.
+const USUAL: &[(&str, u32)] = &[
+    ("building the kernel", 60),
+    ("building the appliance", 120),
+    ("building the rest of the launcher", 90),
+    ("compiling the tests", 400),
+    ("downloading the guest's packages", 10),
+    ("unpacking the guest's packages", 10),
+    ("unpacking the kernel's source", 10),
+    ("building the rtrs and rnbd modules", 15),
+    ("building the RapidIO modules", 12),
+    ("building the NTB modules", 8),
+    ("building the idxd modules", 10),
+    ("booting the gateway and a Linux host", 8),
+];
+
+/// Steps may run beside each other: their lines are drawn together.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 /// A step that is under way. Dropping it without [`Step::done`] says that it did not finish.
 pub struct Step {
@@ -15,16 +35,23 @@ pub struct Step {
     finished: bool,
 }
 
+/// Prints a line above the steps that are under way.
+pub fn print(line: &str) {
+    BARS.suspend(|| eprintln!("{line}"));
+}
+
 /// Starts a step named `what` (a participle: "building the image").
 pub fn step(what: impl Into<String>) -> Step {
     let what = what.into();
-    let bar = ProgressBar::new_spinner();
+    let usual = USUAL.iter().find(|(name, _)| *name == what);
+    let usual = usual.map_or(String::new(), |(_, seconds)| format!(" (usually {seconds} s)"));
+    let bar = BARS.add(ProgressBar::new_spinner());
     if bar.is_hidden() {
-        eprintln!("{what} ...");
+        eprintln!("{what}{usual} ...");
     } else {
         let style = ProgressStyle::with_template("{spinner} {prefix} [{elapsed}] {wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-        bar.set_prefix(what.clone());
+        bar.set_prefix(format!("{what}{usual}"));
         bar.enable_steady_tick(Duration::from_millis(100));
     }
     Step { what, bar, started: Instant::now(), finished: false }
@@ -49,7 +76,9 @@ impl Step {
     fn end(&mut self, result: &str) {
         self.finished = true;
         self.bar.finish_and_clear();
-        eprintln!("{}: {result} ({:.1} s)", self.what, self.started.elapsed().as_secs_f64());
+        let seconds = self.started.elapsed().as_secs_f64();
+        let line = format!("{}: {result} ({seconds:.1} s)", self.what);
+        BARS.suspend(|| eprintln!("{line}"));
     }
 }
 

@@ -1,10 +1,14 @@
-//! What has to be installed on the host, by what it is needed for, and its installation with apt.
+//! Programs that the launcher runs, by what they are needed for, and how they get onto the machine.
+//!
+//! Compilers, QEMU and what guests are built with are unpacked below `target/tools` (`launch/tools.sh`). The rest, which
+//! does not run from another place, is installed with apt: announced with its size, and never at the price of a package
+//! that is there.
 
 use std::process::{Command, Stdio};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use crate::command;
+use crate::{command, workspace};
 
 /// What packages are needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +33,8 @@ pub enum Purpose {
     Models,
     /// Counting instructions of host programs.
     Count,
+    /// Formatting and linting the source.
+    Lint,
     /// Sanitizers, and fuzzing that is guided by coverage: LLVM's runtimes.
     Sanitizers,
     /// The stock peer of usNIC: Open MPI, and what its `btl/usnic` is built with.
@@ -45,27 +51,50 @@ pub enum Purpose {
     Fresh,
 }
 
-const PACKAGES: &[(Purpose, &[&str])] = &[
-    (Purpose::Host, &["gcc", "libc6-dev"]),
-    (Purpose::Build, &["gcc", "libc6-dev", "lld", "llvm"]),
-    (Purpose::Run, &["qemu-system-x86"]),
-    (Purpose::Images, &["grub-common", "grub-pc-bin", "qemu-utils", "xorriso"]),
-    (Purpose::Test, &["ipxe-qemu", "ovmf"]),
-    (Purpose::Tls, &["curl", "openssl"]),
-    (Purpose::Captures, &["tshark"]),
-    (Purpose::Guest, &["e2fsprogs", "gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
-    (Purpose::Models, &["mmdebstrap"]),
-    (Purpose::Count, &["valgrind"]),
-    (Purpose::Sanitizers, &["libclang-rt-16-dev", "libstdc++-12-dev", "lld"]),
-    (
+/// How the programs of a purpose are had.
+struct Need {
+    purpose: Purpose,
+    /// Groups of `launch/tools.sh`, which are unpacked below `target/tools`.
+    unpacked: &'static [&'static str],
+    /// Debian packages that are installed.
+    installed: &'static [&'static str],
+}
+
+const fn need(
+    purpose: Purpose,
+    unpacked: &'static [&'static str],
+    installed: &'static [&'static str],
+) -> Need {
+    Need { purpose, unpacked, installed }
+}
+
+const NEEDS: &[Need] = &[
+    need(Purpose::Host, &["c"], &[]),
+    need(Purpose::Build, &["c", "link"], &[]),
+    need(Purpose::Run, &["qemu"], &[]),
+    need(Purpose::Images, &["images"], &["grub-common", "grub-pc-bin", "xorriso"]),
+    need(Purpose::Test, &[], &["ipxe-qemu", "ovmf"]),
+    need(Purpose::Tls, &[], &["curl", "openssl"]),
+    need(Purpose::Captures, &[], &["tshark"]),
+    need(Purpose::Guest, &["guest", "lists"], &[]),
+    need(Purpose::Models, &["vfio-user"], &[]),
+    need(Purpose::Count, &[], &["valgrind"]),
+    need(Purpose::Lint, &["lint"], &["python3-venv"]),
+    need(Purpose::Sanitizers, &["link"], &["libclang-rt-16-dev", "libstdc++-12-dev"]),
+    need(
         Purpose::OpenMpi,
+        &[],
         &["iproute2", "libfabric-dev", "libopenmpi-dev", "libpmix-dev", "openmpi-bin", "xz-utils"],
     ),
-    (Purpose::Python, &["python3"]),
-    (Purpose::Networks, &["iproute2"]),
-    (Purpose::Libvirt, &["bsdutils", "iproute2", "libvirt-clients", "libvirt-daemon-system"]),
-    (Purpose::Uhyve, &["curl", "iproute2", "iputils-ping"]),
-    (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),
+    need(Purpose::Python, &[], &["python3"]),
+    need(Purpose::Networks, &[], &["iproute2"]),
+    need(
+        Purpose::Libvirt,
+        &[],
+        &["bsdutils", "iproute2", "libvirt-clients", "libvirt-daemon-system"],
+    ),
+    need(Purpose::Uhyve, &[], &["curl", "iproute2", "iputils-ping"]),
+    need(Purpose::Fresh, &[], &["debootstrap", "git", "util-linux"]),
 ];
 
 /// Every purpose, for `./isthmus setup`.
@@ -80,6 +109,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Guest,
     Purpose::Models,
     Purpose::Count,
+    Purpose::Lint,
     Purpose::Sanitizers,
     Purpose::OpenMpi,
     Purpose::Python,
@@ -89,57 +119,88 @@ pub const ALL: &[Purpose] = &[
     Purpose::Fresh,
 ];
 
-/// Times that apt is asked: it may remove a package that is wanted, to make room for another (a newer
-/// qemu-utils for the qemu-system-x86 of this Debian), and then has to bring its own.
-const ROUNDS: usize = 2;
+/// Set by `./isthmus --no-install`: what is missing is listed, and the command ends.
+const NO_INSTALL: &str = "ISTHMUS_NO_INSTALL";
 
-/// Installs the packages for `purposes` that are missing. Asks nothing. Fails with the command to run
-/// when it may not install, and with the names when there is no apt.
+/// Brings the programs for `purposes` onto the machine where they are missing. Asks nothing. Fails with the packages'
+/// names when `--no-install` was given, when apt would have to remove a package, or without root or apt.
 pub fn install(purposes: &[Purpose]) -> Result<()> {
-    let wanted = PACKAGES.iter().filter(|(purpose, _)| purposes.contains(purpose));
-    let mut names: Vec<&str> = wanted.flat_map(|(_, names)| *names).copied().collect();
+    let wanted = || NEEDS.iter().filter(|need| purposes.contains(&need.purpose));
+    let only_list = std::env::var_os(NO_INSTALL).is_some();
+    unpack(&sorted(wanted().map(|need| need.unpacked)), only_list)?;
+    let mut missing = sorted(wanted().map(|need| need.installed));
+    missing.retain(|name| !is_installed(name));
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if only_list {
+        bail!("packages are missing, and --no-install was given: {list}");
+    }
+    if !succeeds("apt-get", &["--version"]) {
+        bail!("this system has no apt-get: install what Debian calls {list}, and try again");
+    }
+    let Some(sudo) = sudo() else {
+        bail!(
+            "packages are missing and this is not root. As root, run: apt-get install --no-remove --no-install-recommends {list}"
+        );
+    };
+    renew_lists();
+    for need in wanted() {
+        let names: Vec<_> = need.installed.iter().filter(|name| missing.contains(name)).collect();
+        if !names.is_empty() {
+            eprintln!("to be installed, for {:?}: {}", need.purpose, join(&names));
+        }
+    }
+    const INSTALL: [&str; 4] = ["apt-get", "install", "--no-remove", "--no-install-recommends"];
+    let mut plan = Command::new(INSTALL[0]);
+    plan.args(&INSTALL[1..]).arg("--assume-no").args(&missing).env("LC_ALL", "C");
+    let plan = plan.output().map(|output| output.stdout).unwrap_or_default();
+    for line in String::from_utf8_lossy(&plan).lines() {
+        if line.starts_with("Need to get") || line.starts_with("After this") {
+            eprintln!("{line}");
+        }
+    }
+    let mut words = vec!["env", "DEBIAN_FRONTEND=noninteractive"];
+    words.extend(INSTALL);
+    words.extend(["-y", "-q"]);
+    command::run(as_root(sudo, &words).args(&missing)).with_context(|| {
+        format!(
+            "apt-get did not install {list}; packages of this machine are never removed for them"
+        )
+    })
+}
+
+/// Unpacks groups of programs that are in no directory of PATH.
+pub fn unpack(groups: &[&str], only_list: bool) -> Result<()> {
+    if groups.is_empty() {
+        return Ok(());
+    }
+    let mut tools = Command::new(workspace::root().join("launch/tools.sh"));
+    tools.args(only_list.then_some("--no-install")).args(groups).stdin(Stdio::null());
+    command::end_with_us(&mut tools);
+    match tools.status().context("could not start launch/tools.sh")? {
+        status if status.success() => Ok(()),
+        _ if only_list => bail!("programs are missing, and --no-install was given"),
+        status => {
+            bail!("tools could not be unpacked: launch/tools.sh {}: {status}", groups.join(" "))
+        }
+    }
+}
+
+fn sorted<'a>(names: impl Iterator<Item = &'a [&'static str]>) -> Vec<&'static str> {
+    let mut names: Vec<&str> = names.flatten().copied().collect();
     names.sort_unstable();
     names.dedup();
-    let missing =
-        || -> Vec<&str> { names.iter().copied().filter(|name| !is_installed(name)).collect() };
-    for round in 0..=ROUNDS {
-        let missing = missing();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let list = missing.join(" ");
-        if round == ROUNDS {
-            bail!("apt-get installed, and then removed again, what is needed together: {list}");
-        }
-        if !succeeds("apt-get", &["--version"]) {
-            bail!(
-                "this system has no apt-get, so nothing was installed; needed are what Debian calls: {list}"
-            );
-        }
-        let Some(sudo) = sudo() else {
-            bail!(
-                "packages are missing and this is not root. As root, run: apt-get install --no-install-recommends {list}"
-            );
-        };
-        if round == 0 {
-            renew_lists();
-        }
-        let install = [
-            "env",
-            "DEBIAN_FRONTEND=noninteractive",
-            "apt-get",
-            "install",
-            "-y",
-            "-q",
-            "--no-install-recommends",
-        ];
-        command::run(as_root(sudo, &install).args(missing))?;
-    }
-    Ok(())
+    names
+}
+
+fn join(names: &[&&str]) -> String {
+    names.iter().map(|name| **name).collect::<Vec<_>>().join(" ")
 }
 
 /// Renews apt's package lists. Where that fails the old ones have to do.
-pub fn renew_lists() {
+fn renew_lists() {
     let Some(sudo) = sudo() else {
         eprintln!("this is not root: apt's package lists are left as they are");
         return;

@@ -18,16 +18,24 @@ pub fn target() -> PathBuf {
     }
 }
 
-/// Keeps other `./isthmus` of this checkout from building in `target/` for as long as what it returns is kept;
-/// waits for one that does.
+/// The lock file of a directory below `target/`.
+pub const LOCK: &str = ".isthmus-lock";
+
+/// Keeps other `./isthmus` of this checkout from building images for as long as the result is kept; waits for one that
+/// does.
 pub fn lock() -> Result<File> {
-    let path = target().join(".isthmus-lock");
-    fs::create_dir_all(target())?;
+    lock_in(&target())
+}
+
+/// The same for one directory below `target/`, which is created.
+pub fn lock_in(directory: &Path) -> Result<File> {
+    let path = directory.join(LOCK);
+    fs::create_dir_all(directory)?;
     let file = File::create(&path).with_context(|| format!("could not make {}", path.display()))?;
     match file.try_lock() {
         Ok(()) => return Ok(file),
         Err(TryLockError::WouldBlock) => {
-            eprintln!("another ./isthmus builds in this checkout; waiting for it ...");
+            eprintln!("another ./isthmus builds in {}; waiting for it ...", directory.display());
         }
         Err(TryLockError::Error(why)) => return Err(why).context("could not lock the checkout"),
     }

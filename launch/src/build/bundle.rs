@@ -8,8 +8,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::Kind;
 use super::toolchain::Toolchain;
+use super::{Kind, Profile};
 use crate::{command, workspace};
 
 const TARGET: &str = "x86_64-unknown-none";
@@ -31,10 +31,17 @@ const VISIBLE: &[&str] = &[
 ];
 
 /// Builds the bundle from the kernel's source and returns the object.
-pub fn build(toolchain: &Toolchain, kernel: &Path, kind: Kind) -> Result<PathBuf> {
-    let target = workspace::target().join("kernel");
+pub fn build(
+    toolchain: &Toolchain,
+    kernel: &Path,
+    kind: Kind,
+    profile: Profile,
+) -> Result<PathBuf> {
+    let target = profile.target("kernel");
+    // Development images have the shipped kernel.
+    let name = if profile == Profile::Quick { profile.name() } else { "release" };
     let mut cargo = toolchain.cargo();
-    cargo.args(["rustc", "--release", "--target", TARGET, "--manifest-path"]);
+    cargo.args(["rustc", "--profile", name, "--target", TARGET, "--manifest-path"]);
     cargo.arg(workspace::root().join("appliance/kernel/Cargo.toml"));
     cargo.arg("--target-dir").arg(&target).arg("--locked");
     cargo.arg(format!("--config=patch.crates-io.hermit-kernel.path={:?}", kernel.display()));
@@ -45,13 +52,13 @@ pub fn build(toolchain: &Toolchain, kernel: &Path, kind: Kind) -> Result<PathBuf
     cargo.args(["--", "-Crelocation-model=static"]);
     command::run_quietly("building the kernel", &mut cargo)?;
 
-    let archive = target.join(TARGET).join("release/libkernel.a");
-    let (whole, object) =
-        (target.join("whole.o"), target.join(format!("kernel-{}.o", kind.name())));
+    let archive = target.join(TARGET).join(name).join("libkernel.a");
+    let place = target.join(TARGET).join(name);
+    let (whole, object) = (place.join("whole.o"), place.join(format!("kernel-{}.o", kind.name())));
     let mut join = Command::new(&toolchain.linker);
     join.args(["-r", "--whole-archive", "-o"]).args([&whole, &archive]);
     command::run(&mut join)?;
-    let hidden = target.join("hidden.o");
+    let hidden = place.join("hidden.o");
     let mut hide = Command::new("objcopy");
     hide.args(["--wildcard", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"]);
     hide.args(VISIBLE.iter().map(|symbol| format!("--keep-global-symbol={symbol}")));

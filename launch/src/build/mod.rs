@@ -8,6 +8,7 @@ mod program;
 pub(crate) mod section;
 mod smp;
 pub(crate) mod toolchain;
+#[cfg(feature = "engines")]
 pub(crate) mod uhyve;
 
 use std::fs;
@@ -31,8 +32,45 @@ pub struct Options {
     pub families: Families,
     /// A name of its own, for an image that is to stand beside the usual one.
     pub name: Option<String>,
-    /// For development: built sooner, larger and slower than what is shipped.
-    pub dev: bool,
+    /// How it is compiled.
+    pub profile: Profile,
+}
+
+/// How an image is compiled: the profiles of `Cargo.toml`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profile {
+    /// As it is shipped.
+    #[default]
+    Shipped,
+    /// For development: rebuilt sooner, larger and slower than what is shipped.
+    Dev,
+    /// For the demo: built from nothing in as little time as can be, not optimised.
+    Quick,
+}
+
+impl Profile {
+    /// `Dev` if that was asked for.
+    pub fn dev(is_wanted: bool) -> Profile {
+        if is_wanted { Profile::Dev } else { Profile::Shipped }
+    }
+
+    /// The profile's name in the workspace of the image.
+    fn name(self) -> &'static str {
+        ["release", "image-dev", "quick"][self as usize]
+    }
+
+    /// What the names of its files end with.
+    pub fn suffix(self) -> &'static str {
+        ["", "-dev", "-quick"][self as usize]
+    }
+
+    /// Where cargo builds it. The quick image shares host artifacts with the launcher, which has the same profile.
+    fn target(self, room: &str) -> PathBuf {
+        match self {
+            Profile::Quick => workspace::target(),
+            _ => workspace::target().join(room),
+        }
+    }
 }
 
 /// What was built.
@@ -83,26 +121,28 @@ pub fn build(options: &Options) -> Result<Image> {
     smp::assemble(&toolchain, &kernel)?;
 
     fs::create_dir_all(directory())?;
-    let bundle = bundle::build(&toolchain, &kernel, Kind::SelfBooting)?;
+    let bundle = bundle::build(&toolchain, &kernel, Kind::SelfBooting, options.profile)?;
     let commit = commit::of_tree();
     let families = options.families.features();
-    let dev = if options.dev { "-dev" } else { "" };
+    let suffix = options.profile.suffix();
     let program = |bundle: &Path, kind, features: &[&str], name: String| {
-        let program = program::build(&toolchain, bundle, kind, features, options.dev)?;
+        let program = program::build(&toolchain, bundle, kind, features, options.profile)?;
         finish(&program, &commit, &name)
     };
     let name = options.name.as_deref().unwrap_or("isthmus");
-    let (elf, symbols) = program(&bundle, Kind::SelfBooting, &families, format!("{name}{dev}"))?;
+    let (elf, symbols) = program(&bundle, Kind::SelfBooting, &families, format!("{name}{suffix}"))?;
 
     let mut image = Image { elf, symbols, faults: None, uhyve: None };
     if options.faults {
         let features = [&families[..], &["faults"]].concat();
-        let name = format!("isthmus-faults{dev}");
+        let name = format!("isthmus-faults{suffix}");
         image.faults = Some(program(&bundle, Kind::SelfBooting, &features, name)?.0);
     }
     if options.uhyve {
-        let bundle = bundle::build(&toolchain, &kernel, Kind::Uhyve)?;
-        let (uhyve, _) = program(&bundle, Kind::Uhyve, &families, format!("isthmus-uhyve{dev}"))?;
+        let bundle = bundle::build(&toolchain, &kernel, Kind::Uhyve, options.profile)?;
+        let (uhyve, _) =
+            program(&bundle, Kind::Uhyve, &families, format!("isthmus-uhyve{suffix}"))?;
+        #[cfg(feature = "engines")]
         uhyve::check(&uhyve)?;
         image.uhyve = Some(uhyve);
     }

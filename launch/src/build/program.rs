@@ -4,14 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::Kind;
 use super::toolchain::Toolchain;
+use super::{Kind, Profile};
 use crate::{command, workspace};
 
 const TARGET: &str = "x86_64-unknown-hermit";
-
-/// The profiles of `Cargo.toml`: of what is shipped, and for development.
-const PROFILES: [&str; 2] = ["release", "image-dev"];
 
 /// Builds and links the program; returns the ELF with symbols.
 pub fn build(
@@ -19,20 +16,19 @@ pub fn build(
     kernel: &Path,
     kind: Kind,
     features: &[&str],
-    dev: bool,
+    profile: Profile,
 ) -> Result<PathBuf> {
     // All kinds of image share what is compiled before the last crate, which a feature tells apart.
-    let target = workspace::target().join("image");
+    let target = profile.target("image");
     let mut features = features.to_vec();
     if kind == Kind::Uhyve {
         features.push("uhyve");
     }
     let mut cargo = toolchain.cargo();
-    let profile = PROFILES[usize::from(dev)];
     cargo.args([
         "build",
         "--profile",
-        profile,
+        profile.name(),
         "-p",
         "image",
         "--target",
@@ -49,7 +45,9 @@ pub fn build(
     cargo.env("ISTHMUS_KERNEL", kernel);
     // What a change does not touch is not compiled again, but for the last pass over all. Not in the profile: what is
     // measured by itself on the host would take a few more instructions.
-    cargo.env("CARGO_PROFILE_RELEASE_INCREMENTAL", "true");
+    if profile != Profile::Quick {
+        cargo.env("CARGO_PROFILE_RELEASE_INCREMENTAL", "true");
+    }
     command::run_quietly("building the appliance", &mut cargo)?;
-    Ok(target.join(TARGET).join(profile).join("isthmus"))
+    Ok(target.join(TARGET).join(profile.name()).join("isthmus"))
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::{command, workspace};
 
@@ -90,12 +90,16 @@ fn sysroot(rustc: &Path) -> Result<PathBuf> {
     Ok(command::output(Command::new(rustc).args(["--print", "sysroot"]))?.trim().into())
 }
 
-/// rustup ships LLVM's linker with the compiler, Debian in the package lld.
+/// rustup ships LLVM's linker with the compiler; Debian has it in the package lld, which may be unpacked.
 fn linker(sysroot: &Path) -> Result<PathBuf> {
     let shipped = sysroot.join("lib/rustlib/x86_64-unknown-linux-gnu/bin/gcc-ld/ld.lld");
-    let debian = PathBuf::from("/usr/bin/ld.lld");
-    match [shipped, debian].into_iter().find(|path| path.exists()) {
-        Some(linker) => Ok(linker),
-        None => bail!("there is no LLVM linker: install the package lld"),
+    if shipped.exists() {
+        return Ok(shipped);
     }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found =
+        env::split_paths(&path).map(|place| place.join("ld.lld")).find(|path| path.exists());
+    found.context(
+        "there is no LLVM linker: run ./isthmus, which unpacks one, or install the package lld",
+    )
 }

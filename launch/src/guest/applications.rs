@@ -57,8 +57,8 @@ pub const POSTGRESQL: &str = "/apps/lib/postgresql/15/bin";
 /// Makes the disk, or finds that it is there and current.
 pub fn applications() -> Result<PathBuf> {
     setup::install(&[Purpose::Guest])?;
-    let _alone = workspace::lock()?;
     let directory = workspace::target().join("guest-applications");
+    let _alone = workspace::lock_in(&directory.with_extension("lock"))?;
     let disk = directory.join("applications.tar");
     let recipe = [PACKAGES.join(" "), PROGRAMS.join(" "), KEPT.join(" ")].join("\n");
     let stamp = directory.join("recipe");

@@ -32,9 +32,9 @@ pub const ENTER: &str = "chroot /host env HOME=/root TMPDIR=/tmp LC_ALL=C \
 /// Makes the disk, or finds that it is there and current.
 pub fn hypervisor() -> Result<PathBuf> {
     setup::install(&[Purpose::Guest])?;
-    let _alone = workspace::lock()?;
     let kernel = packages::newest_kernel()?;
     let directory = workspace::target().join("guest-hypervisor");
+    let _alone = workspace::lock_in(&directory.with_extension("lock"))?;
     let (disk, stamp) = (directory.join("disk.ext4"), directory.join("recipe"));
     let recipe = format!("{kernel:?}\n{}\n{SIZE}", PACKAGES.join(" "));
     if fs::read_to_string(&stamp).is_ok_and(|made| made == recipe) {
@@ -54,7 +54,7 @@ pub fn hypervisor() -> Result<PathBuf> {
         fs::create_dir_all(root.join(place))?;
     }
     command::run(Command::new("depmod").arg("-b").arg(&root).arg(&kernel.release))?;
-    let mut make = Command::new("/sbin/mke2fs");
+    let mut make = Command::new("mke2fs");
     make.args(["-q", "-t", "ext4", "-E", "root_owner=0:0", "-d"]).arg(&root).arg(&disk).arg(SIZE);
     command::run_quietly("making the disk of a guest that has QEMU", &mut make)?;
     fs::remove_dir_all(&downloads)?;

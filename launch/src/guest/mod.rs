@@ -11,6 +11,7 @@ mod initramfs;
 mod machine;
 mod modules;
 mod packages;
+pub mod programs;
 mod root;
 
 use std::fs;
@@ -34,22 +35,37 @@ pub struct System {
     pub release: String,
 }
 
+/// Which modules of Debian's kernel source a guest has beside Debian's own modules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Built {
+    /// None: the guest's kernel is of another series than the source.
+    None,
+    /// RTRS and RNBD.
+    Storage,
+    /// Every family.
+    All,
+}
+
 /// Makes the system, or finds that it is there and current. Minutes the first time, mostly downloads.
 pub fn prepare() -> Result<System> {
-    prepare_at("guest", packages::newest_kernel, true)
+    prepare_at("guest", packages::newest_kernel, Built::All)
+}
+
+/// The same without modules that only device models are driven by. A later [`prepare`] goes on from there.
+pub fn prepare_for_storage() -> Result<System> {
+    prepare_at("guest", packages::newest_kernel, Built::Storage)
 }
 
 /// The same with Debian's older kernel and the modules that it comes with.
 pub fn prepare_older() -> Result<System> {
-    prepare_at("guest-older", packages::older_kernel, false)
+    prepare_at("guest-older", packages::older_kernel, Built::None)
 }
 
-/// With the modules that are built from source, or without.
-fn prepare_at(name: &str, kernel: fn() -> Result<Kernel>, builds: bool) -> Result<System> {
+fn prepare_at(name: &str, kernel: fn() -> Result<Kernel>, built: Built) -> Result<System> {
     setup::install(&[Purpose::Run, Purpose::Guest])?;
-    let _alone = workspace::lock()?;
-    let kernel = kernel()?;
     let directory = workspace::target().join(name);
+    let _alone = workspace::lock_in(&directory)?;
+    let kernel = kernel()?;
     let system = System {
         kernel: directory.join("vmlinuz"),
         initramfs: directory.join("initramfs.cpio"),
@@ -58,43 +74,65 @@ fn prepare_at(name: &str, kernel: fn() -> Result<Kernel>, builds: bool) -> Resul
     // What it is made of and how: when any of that changes it is made anew.
     let made_of = [packages::recipe(), root::recipe(), modules::recipe()];
     let recipe = format!("{kernel:?}\n{}", made_of.join("\n"));
-    let stamp = directory.join("recipe");
-    if fs::read_to_string(&stamp).is_ok_and(|made| made == recipe) {
+    let stamp = |built: Built| directory.join(format!("recipe-{built:?}"));
+    let is_made = |built| fs::read_to_string(stamp(built)).is_ok_and(|made| made == recipe);
+    if is_made(built) || is_made(Built::All) {
         return Ok(system);
     }
-    make(&kernel, builds, &directory, &system)?;
-    fs::write(stamp, recipe)?;
+    if built != Built::All || !is_made(Built::Storage) {
+        unpack(&kernel, built, &directory)?;
+    }
+    make(&kernel, built, &directory, &system)?;
+    fs::write(stamp(built), recipe)?;
     Ok(system)
 }
 
-fn make(kernel: &Kernel, builds: bool, directory: &Path, system: &System) -> Result<()> {
+/// Downloads and unpacks the packages, and lays out the guest's root without modules that are built.
+fn unpack(kernel: &Kernel, built: Built, directory: &Path) -> Result<()> {
     eprintln!("making a Linux guest with Debian's kernel {}", kernel.release);
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            fs::remove_dir_all(path)?;
+        } else if path.file_name().is_some_and(|name| name != workspace::LOCK) {
+            fs::remove_file(path)?;
+        }
     }
     let sysroot = directory.join("sysroot");
     let downloads = directory.join("packages");
     fs::create_dir_all(&sysroot)?;
     fs::create_dir_all(&downloads)?;
-    packages::download(kernel, builds, &downloads)?;
+    packages::download(kernel, built != Built::None, &downloads)?;
     packages::unpack(&downloads, &sysroot)?;
     fs::remove_dir_all(&downloads)?;
-
-    let built = match builds {
-        true => modules::build(kernel, &sysroot, &directory.join("modules"))?,
-        false => Vec::new(),
-    };
-    let root = directory.join("root");
-    root::lay_out(kernel, &sysroot, &built, &root)?;
+    root::lay_out(kernel, &sysroot, &directory.join("root"))?;
     let image = sysroot.join(format!("boot/vmlinuz-{}", kernel.release));
-    fs::copy(&image, &system.kernel)
+    fs::copy(&image, directory.join("vmlinuz"))
         .with_context(|| format!("no kernel at {}", image.display()))?;
+    Ok(())
+}
+
+/// Builds the modules that are wanted and not there, and packs the initial RAM disk. What is unpacked stays as long as
+/// modules may be built of it.
+fn make(kernel: &Kernel, built: Built, directory: &Path, system: &System) -> Result<()> {
+    let (sysroot, root) = (directory.join("sysroot"), directory.join("root"));
+    if built != Built::None {
+        let only_storage = built == Built::Storage;
+        let modules = modules::build(kernel, &sysroot, &directory.join("modules"), only_storage)?;
+        root::add_modules(kernel, &modules, &root)?;
+    }
     let step = progress::step("packing the guest's initial RAM disk");
     let size = initramfs::pack(&root, &system.initramfs)?;
     step.done(&format!("{} MiB", size >> 20));
-    // Half a gigabyte that nobody needs any more.
-    fs::remove_dir_all(&sysroot)?;
-    fs::remove_dir_all(&root)?;
+    if built != Built::Storage {
+        for place in [sysroot, root, directory.join("modules")] {
+            match fs::remove_dir_all(place) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error.into());
+                }
+                _ => {}
+            }
+        }
+    }
     Ok(())
 }

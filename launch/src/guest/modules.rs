@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::packages::Kernel;
-use crate::command;
+use crate::{command, workspace};
 
 /// Modules that are built together.
 struct Family {
@@ -123,12 +123,30 @@ pub fn recipe() -> String {
     FAMILIES.map(|family| [family.kbuild, family.header].concat()).concat()
 }
 
-/// Builds the modules in `work`, with the headers and source that were unpacked to `sysroot`, and returns
-/// the module files, without debugging information.
-pub fn build(kernel: &Kernel, sysroot: &Path, work: &Path) -> Result<Vec<PathBuf>> {
+/// Builds modules in `work`, with the headers and source that were unpacked to `sysroot`, and returns the module files,
+/// without debugging information: of RTRS and RNBD, or of every family. Those that `work` has already are not built again.
+pub fn build(
+    kernel: &Kernel,
+    sysroot: &Path,
+    work: &Path,
+    only_storage: bool,
+) -> Result<Vec<PathBuf>> {
     let headers = sysroot.join(format!("usr/src/linux-headers-{}", kernel.release));
-    move_headers(&headers, sysroot)?;
-    fs::create_dir_all(work)?;
+    if !work.exists() {
+        move_headers(&headers, sysroot)?;
+        fs::create_dir_all(work)?;
+        unpack_source(sysroot, work)?;
+    }
+    let wanted = if only_storage { &FAMILIES[..1] } else { &FAMILIES[..] };
+    let mut all = Vec::new();
+    for family in wanted {
+        all.extend(family.build(&headers, work)?);
+    }
+    Ok(all)
+}
+
+/// Unpacks the source of every family from the archive in the package of the kernel's source.
+fn unpack_source(sysroot: &Path, work: &Path) -> Result<()> {
     let archive = fs::read_dir(sysroot.join("usr/src"))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.to_string_lossy().ends_with(".tar.xz"))
@@ -138,19 +156,17 @@ pub fn build(kernel: &Kernel, sysroot: &Path, work: &Path) -> Result<Vec<PathBuf
     // Each once: tar does not find a file for the second of two patterns.
     let sources: BTreeSet<&&str> = FAMILIES.iter().flat_map(|family| family.sources).collect();
     tar.args(sources.iter().map(|path| format!("*/{path}")));
-    command::run_quietly("unpacking the kernel's source", &mut tar)?;
-    let mut all = Vec::new();
-    for family in &FAMILIES {
-        all.extend(family.build(&headers, work)?);
-    }
-    command::run(Command::new("strip").arg("-g").args(&all))?;
-    Ok(all)
+    command::run_quietly("unpacking the kernel's source", &mut tar)
 }
 
 impl Family {
     fn build(&self, headers: &Path, work: &Path) -> Result<Vec<PathBuf>> {
         let place = work.join(self.place);
         fs::create_dir_all(&place)?;
+        let done = place.join(".built");
+        if done.exists() {
+            return self.modules(&place);
+        }
         for source in self.flat {
             for path in files(&work.join(source))? {
                 if path.extension().is_some_and(|ending| ending == "c" || ending == "h") {
@@ -164,9 +180,19 @@ impl Family {
         }
         let mut make = Command::new("make");
         make.arg("-C").arg(headers).arg(format!("M={}", place.display())).args(["-j2", "modules"]);
+        // objtool, which comes with the headers, is linked with a library that may be unpacked.
+        make.env("LD_LIBRARY_PATH", workspace::target().join("tools/elf"));
         command::run_quietly(&format!("building the {} modules", self.name), &mut make)?;
+        let modules = self.modules(&place)?;
+        command::run(Command::new("strip").arg("-g").args(&modules))?;
+        fs::write(done, "")?;
+        Ok(modules)
+    }
+
+    /// The modules that were built in `place`.
+    fn modules(&self, place: &Path) -> Result<Vec<PathBuf>> {
         let mut modules = Vec::new();
-        collect_modules(&place, &mut modules)?;
+        collect_modules(place, &mut modules)?;
         if modules.len() != self.count {
             let (found, wanted) = (modules.len(), self.count);
             bail!("the build made {found} modules instead of {wanted} in {}", place.display());

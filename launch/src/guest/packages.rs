@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{command, setup};
+use crate::{command, workspace};
 
 /// The kernel series of the guests; the release within it is the newest that apt knows. Bookworm's own 6.1
 /// is no peer: its SMC-R hangs.
@@ -41,7 +41,7 @@ pub fn recipe() -> String {
     TOOLS.join(" ")
 }
 
-/// The newest kernel of the series that apt knows. Renews the package lists if it knows none.
+/// The newest kernel of the series that apt knows.
 pub fn newest_kernel() -> Result<Kernel> {
     kernel_in(&format!("linux-image-{SERIES}-amd64"))
 }
@@ -52,14 +52,6 @@ pub fn older_kernel() -> Result<Kernel> {
 }
 
 fn kernel_in(metapackage: &str) -> Result<Kernel> {
-    if let Ok(kernel) = ask_kernel(metapackage) {
-        return Ok(kernel);
-    }
-    setup::renew_lists();
-    ask_kernel(metapackage)
-}
-
-fn ask_kernel(metapackage: &str) -> Result<Kernel> {
     let depends = field(metapackage, "Depends").with_context(|| {
         format!("apt knows no {metapackage}: the guests need Debian 12 with its security archive")
     })?;
@@ -75,8 +67,7 @@ fn kernel_of(depends: &str) -> Option<Kernel> {
 
 /// A field of the newest version of a package.
 fn field(package: &str, name: &str) -> Result<String> {
-    let record =
-        command::output(Command::new("apt-cache").args(["show", "--no-all-versions", package]))?;
+    let record = command::output(apt("apt-cache").args(["show", "--no-all-versions", package]))?;
     let value = record.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     Ok(value.with_context(|| format!("{package} has no field {name}"))?.to_string())
 }
@@ -107,9 +98,9 @@ pub fn image(kernel: &Kernel) -> String {
 }
 
 fn apt_download(wanted: &[String], directory: &Path) -> Result<()> {
-    let mut apt = Command::new("apt-get");
-    apt.current_dir(directory).args(["download", "-q"]).args(wanted);
-    command::run_quietly("downloading the guest's packages", &mut apt)
+    let mut download = apt("apt-get");
+    download.current_dir(directory).args(["download", "-q"]).args(wanted);
+    command::run_quietly("downloading the guest's packages", &mut download)
 }
 
 /// Unpacks the packages in a directory.
@@ -139,19 +130,29 @@ fn kernel_packages(kernel: &Kernel) -> Result<Vec<String>> {
     Ok(packages)
 }
 
-/// The packages and everything that they depend on.
+/// The packages and everything that they depend on, as apt would install them on a system without any.
 fn closure(packages: &[&str]) -> Result<Vec<String>> {
-    let mut ask = Command::new("apt-cache");
-    ask.args(["depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts"]);
-    ask.args(["--no-breaks", "--no-replaces", "--no-enhances"]).args(packages);
+    let mut ask = apt("apt-get");
+    ask.args(["install", "--simulate", "-q"]).args(packages);
     let answer = command::output(&mut ask)?;
-    // Real packages stand at the beginning of a line; <virtual> ones and the relations do not count.
-    let real = answer.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_alphanumeric()));
-    let mut names: Vec<String> =
-        real.filter(|name| !name.contains(':')).map(String::from).collect();
-    names.sort_unstable();
-    names.dedup();
+    let names: Vec<String> = answer.lines().filter_map(installed).collect();
+    if names.is_empty() {
+        bail!("apt would install nothing for {}", packages.join(" "));
+    }
     Ok(names)
+}
+
+/// Reads `Inst busybox-static (1:1.35.0-4+b7 Debian:12.13/oldstable [amd64])`.
+fn installed(line: &str) -> Option<String> {
+    let (name, version) = line.strip_prefix("Inst ")?.split_once(" (")?;
+    Some(format!("{name}={}", version.split(' ').next()?))
+}
+
+/// A command of apt's that works on the package lists of `target/tools`, which `launch/tools.sh` fetches.
+fn apt(program: &str) -> Command {
+    let mut apt = Command::new(program);
+    apt.env("APT_CONFIG", workspace::target().join("tools/apt/apt.conf"));
+    apt
 }
 
 #[cfg(test)]
@@ -164,5 +165,12 @@ mod tests {
         assert_eq!(kernel.release, "6.12.117+deb12-amd64");
         assert_eq!(kernel.version, "6.12.117-1~deb12u1");
         assert_eq!(kernel_of("linux-image-amd64"), None);
+    }
+
+    #[test]
+    fn a_simulated_installation_names_packages_and_versions() {
+        let line = "Inst busybox-static (1:1.35.0-4+b7 Debian:12.13/oldstable [amd64]) []";
+        assert_eq!(installed(line).as_deref(), Some("busybox-static=1:1.35.0-4+b7"));
+        assert_eq!(installed("Conf busybox-static (1:1.35.0-4+b7)"), None);
     }
 }

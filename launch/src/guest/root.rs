@@ -96,8 +96,8 @@ pub fn recipe() -> String {
         .join("\n")
 }
 
-/// Fills the directory `root` from the unpacked packages in `sysroot` and the modules `built`.
-pub fn lay_out(kernel: &Kernel, sysroot: &Path, built: &[PathBuf], root: &Path) -> Result<()> {
+/// Fills the directory `root` from the unpacked packages in `sysroot`.
+pub fn lay_out(kernel: &Kernel, sysroot: &Path, root: &Path) -> Result<()> {
     for directory in ["bin", "dev", "mnt", "proc", "root", "run", "sys", "tmp", "usr", "lib64"] {
         fs::create_dir_all(root.join(directory))?;
     }
@@ -126,7 +126,7 @@ pub fn lay_out(kernel: &Kernel, sysroot: &Path, built: &[PathBuf], root: &Path) 
     fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
     fs::write(root.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\n")?;
     fs::write(root.join("etc/group"), "root:x:0:\n")?;
-    install_modules(kernel, sysroot, built, root)
+    install_modules(kernel, sysroot, root)
 }
 
 /// Copies a file of the packages; links are followed.
@@ -172,12 +172,24 @@ fn needed(data: &[u8]) -> Result<Vec<String>> {
     needed.map(name).collect()
 }
 
-/// Debian's modules with all they need, uncompressed, and ours, with the index that modprobe reads.
-fn install_modules(kernel: &Kernel, sysroot: &Path, built: &[PathBuf], root: &Path) -> Result<()> {
+/// Adds modules that were built, and renews the index that modprobe reads.
+pub fn add_modules(kernel: &Kernel, built: &[PathBuf], root: &Path) -> Result<()> {
+    let extra = root.join(format!("lib/modules/{}/extra", kernel.release));
+    fs::create_dir_all(&extra)?;
+    for module in built {
+        fs::copy(module, extra.join(module.file_name().context("a module has a name")?))?;
+    }
+    index(kernel, root)
+}
+
+fn index(kernel: &Kernel, base: &Path) -> Result<()> {
+    command::run(Command::new("depmod").arg("-b").arg(base).arg(&kernel.release))
+}
+
+/// Debian's modules with all they need, uncompressed, with the index that modprobe reads.
+fn install_modules(kernel: &Kernel, sysroot: &Path, root: &Path) -> Result<()> {
     let directory = format!("lib/modules/{}", kernel.release);
-    let index =
-        |base: &Path| command::run(Command::new("depmod").arg("-b").arg(base).arg(&kernel.release));
-    index(sysroot)?;
+    index(kernel, sysroot)?;
     let mut ask = Command::new("modprobe");
     ask.arg("-d").arg(sysroot).args(["-S", &kernel.release, "-a", "--show-depends"]).args(MODULES);
     let answer = command::output(&mut ask)?;
@@ -195,13 +207,8 @@ fn install_modules(kernel: &Kernel, sysroot: &Path, built: &[PathBuf], root: &Pa
     if !packed.is_empty() {
         command::run_quietly("unpacking modules", Command::new("xz").arg("-d").args(&packed))?;
     }
-    for module in built {
-        let name = module.file_name().context("a module has a name")?;
-        fs::create_dir_all(root.join(&directory).join("extra"))?;
-        fs::copy(module, root.join(&directory).join("extra").join(name))?;
-    }
     for list in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
         install(sysroot, &format!("{directory}/{list}"), &root.join(&directory).join(list))?;
     }
-    index(root)
+    index(kernel, root)
 }

@@ -5,16 +5,14 @@
 //! configured, and nothing of the host is used but its kernel.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::setup::{self, Purpose};
 use crate::{command, workspace};
 
-/// The release whose backports have it.
-const RELEASE: &str = "trixie";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// A QEMU.
@@ -54,10 +52,11 @@ impl Program {
         if offers_vfio_user(&program) {
             return Ok(program);
         }
+        // Also where one was unpacked that has not.
+        let _ = fs::remove_file(workspace::target().join("tools/stamps/vfio-user"));
         setup::install(&[Purpose::Models])?;
-        unpack(&tree)?;
         if !offers_vfio_user(&program) {
-            bail!("the QEMU of {RELEASE}-backports, in {}, has no vfio-user-pci", tree.display());
+            bail!("the QEMU of Debian 13's backports, in {}, has no vfio-user-pci", tree.display());
         }
         Ok(program)
     }
@@ -67,29 +66,4 @@ fn offers_vfio_user(program: &Program) -> bool {
     // Not the list of all devices: for that it loads all its modules, the host's where it has none.
     let help = command::output(program.command().args(["-device", "vfio-user-pci,help"]));
     help.is_ok_and(|text| text.contains("x-msg-timeout"))
-}
-
-fn unpack(tree: &Path) -> Result<()> {
-    match fs::remove_dir_all(tree) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    let site = archive()?;
-    let backports = format!("{RELEASE}-backports");
-    let mut bootstrap = Command::new("mmdebstrap");
-    bootstrap.args(["--variant=extract", "--include=qemu-system-x86"]);
-    // By --include=PACKAGE/RELEASE only the package itself would be of that release.
-    bootstrap.arg(format!("--aptopt=APT::Default-Release \"{backports}\""));
-    bootstrap.arg(RELEASE).arg(tree);
-    bootstrap.args([RELEASE, &backports].map(|suite| format!("deb {site} {suite} main")));
-    command::run_quietly("unpacking a QEMU that has vfio-user", &mut bootstrap)
-}
-
-/// Where the host's apt has Debian's archive from.
-fn archive() -> Result<String> {
-    let mut ask = Command::new("apt-get");
-    ask.args(["indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(SITE)", "Created-By: Packages"]);
-    let answer = command::output(&mut ask)?;
-    let site = answer.lines().find_map(|line| line.strip_prefix("Debian|Debian|"));
-    Ok(site.context("apt has no source with Debian's own packages")?.to_string())
 }

@@ -7,6 +7,7 @@ mod summary;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -18,7 +19,7 @@ use crate::fuzz::Fuzzer;
 use crate::qemu::Program;
 use crate::races;
 use crate::setup::{self, Purpose};
-use crate::{fresh, guest, image, models, workspace};
+use crate::{command, fresh, full, guest, models, workspace};
 use cases::{compile, run, run_cases};
 use suites::{FORMATS, METAL, Needs, PROVOKE, SANITIZED, SUITES, Suite};
 use summary::summary;
@@ -93,20 +94,25 @@ pub fn test(options: &Options) -> Result<()> {
         environment.push(("ISTHMUS_MODELS", models::build()?));
     }
     let with_image = || suites.iter().filter(|suite| suite.needs.image());
-    let dev = options.dev;
+    let profile = build::Profile::dev(options.dev);
     let mut families = BTreeMap::new();
+    let mut packed = None;
     for family in with_image().filter_map(|suite| suite.family) {
         if !families.contains_key(family) {
             let name = Some(format!("isthmus-{family}"));
-            let options =
-                build::Options { families: Families::and(family), name, dev, ..Default::default() };
+            let options = build::Options {
+                families: Families::and(family),
+                name,
+                profile,
+                ..Default::default()
+            };
             families.insert(family, build::build(&options)?.elf);
         }
     }
     if with_image().any(|suite| suite.family.is_none()) {
         let uhyve = suites.iter().any(|suite| suite.needs == Needs::Uhyve);
         let faults = suites.iter().any(|suite| PROVOKE.contains(&suite.name));
-        let options = build::Options { uhyve, faults, dev, ..Default::default() };
+        let options = build::Options { uhyve, faults, profile, ..Default::default() };
         let image = build::build(&options)?;
         if let Some(uhyve) = &image.uhyve {
             environment.push(("ISTHMUS_UHYVE", uhyve.clone()));
@@ -115,11 +121,7 @@ pub fn test(options: &Options) -> Result<()> {
             environment.push(("ISTHMUS_FAULTS", faults.clone()));
         }
         if suites.iter().any(|suite| suite.needs == Needs::Formats) {
-            for (variable, format) in FORMATS {
-                let path = directory.join(format!("isthmus.{}", format.name()));
-                image::make(&image.elf, *format, "", &path)?;
-                environment.push((variable, path));
-            }
+            packed = Some(image.elf.clone());
         }
         environment.push(("ISTHMUS_IMAGE", image.elf));
     }
@@ -132,6 +134,16 @@ pub fn test(options: &Options) -> Result<()> {
     }
 
     ahead.finish();
+    if let Some(elf) = &packed {
+        let pack = full::in_tests()?;
+        for (variable, format) in FORMATS {
+            let path = directory.join(format!("isthmus.{format}"));
+            let mut pack = Command::new(&pack);
+            pack.args(["image", format, "--elf"]).arg(elf).arg("--output").arg(&path);
+            command::run(&mut pack)?;
+            environment.push((variable, path));
+        }
+    }
     let mut table = Vec::new();
     for suite in suites {
         let started = Instant::now();

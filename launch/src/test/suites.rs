@@ -1,7 +1,5 @@
 //! The suites: what each runs, what it needs, and what is installed for it.
 
-use images::Format;
-
 use crate::build::families::BARE;
 use crate::setup::Purpose;
 
@@ -241,11 +239,11 @@ pub(super) const PROVOKE: &[&str] = &["boot", "boot_metal", "cores", "ntb", "smc
 pub(super) const METAL: &[(&str, &str)] = &[("ISTHMUS_NIC", "e1000e"), ("ISTHMUS_DISK", "nvme")];
 
 /// The image's formats, and the environment variables that tell the tests where they are.
-pub(super) const FORMATS: &[(&str, Format)] = &[
-    ("ISTHMUS_ISO", Format::Iso),
-    ("ISTHMUS_RAW", Format::Raw),
-    ("ISTHMUS_QCOW2", Format::Qcow2),
-    ("ISTHMUS_PXE", Format::Pxe),
+pub(super) const FORMATS: &[(&str, &str)] = &[
+    ("ISTHMUS_ISO", "iso"),
+    ("ISTHMUS_RAW", "raw"),
+    ("ISTHMUS_QCOW2", "qcow2"),
+    ("ISTHMUS_PXE", "pxe"),
 ];
 
 const fn host_suite(name: &'static str) -> Suite {

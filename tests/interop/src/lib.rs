@@ -16,7 +16,6 @@ pub mod movdir64b;
 pub mod overheard;
 pub mod packet;
 pub mod port;
-pub mod programs;
 pub mod relay;
 pub mod remote;
 pub mod rtrs_attacker;
@@ -33,6 +32,7 @@ use anyhow::{Context, Result, anyhow};
 use launch::guest::{self, Guest, System, Wire};
 use launch::qemu::{Nic, Spec};
 
+pub use launch::guest::programs;
 pub use site::{SERVICES, Site, evidence};
 
 /// The system that guests boot; made by the first test that wants it.

@@ -1,12 +1,12 @@
-//! Programs of our own that guests run: built here (Debian 12 is what both run), and typed in.
+//! Programs in `launch/programs` that guests run: compiled here (both run Debian 12), and sent over the shell.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
-use launch::guest::Guest;
-use launch::{command, workspace};
+
+use super::Guest;
+use crate::{command, workspace};
 
 /// Bytes in a command line.
 const PIECE: usize = 3000;
@@ -22,7 +22,7 @@ pub fn install_library(guest: &mut Guest, name: &str) -> Result<()> {
 }
 
 fn install_as(guest: &mut Guest, name: &str, to: &str, options: &[&str]) -> Result<()> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(format!("{name}.c"));
+    let source = workspace::root().join("launch/programs").join(format!("{name}.c"));
     let directory = workspace::target().join("interop");
     fs::create_dir_all(&directory)?;
     // Tests run at once, and each builds its own.

@@ -1,0 +1,151 @@
+//! The command line: its verbs, and the code that each of them runs.
+
+#[cfg(feature = "engines")]
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::build::Families;
+#[cfg(not(feature = "engines"))]
+use crate::full;
+use crate::setup::Purpose;
+use crate::{bench, build, demo, setup, symbolize, test};
+#[cfg(feature = "engines")]
+use crate::{check, image, ntb, passthrough, probe, release, run};
+
+/// Builds, boots, tests and measures the Isthmus appliance.
+#[derive(Parser)]
+#[command(name = "isthmus", bin_name = "./isthmus", version, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Install everything that building, running and testing needs
+    Setup,
+    /// Build the image: target/isthmus/isthmus.elf
+    Build {
+        /// Also build the image for uhyve
+        #[arg(long)]
+        uhyve: bool,
+        /// For development: target/isthmus/isthmus-dev.elf, built sooner, larger and slower than what is shipped
+        #[arg(long)]
+        dev: bool,
+        #[command(flatten)]
+        families: Families,
+    },
+    /// Build, boot in QEMU, and open the console
+    #[cfg(feature = "engines")]
+    Run(run::Options),
+    /// List the PCI functions of this host, and whether they can be given to the appliance
+    #[cfg(feature = "engines")]
+    Devices,
+    /// Try a device of this host with Isthmus's own driver, in this process, before it is given to the appliance
+    #[cfg(feature = "engines")]
+    Probe(probe::Options),
+    /// Serve a volume to a stock Linux guest, which makes a file system on it
+    Demo(demo::Options),
+    /// Run the tests
+    Test(test::Options),
+    /// Measure the appliance: target/bench/SUITE.json
+    Bench {
+        /// The suites to run (all when none is named)
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::SUITES))]
+        suites: Vec<String>,
+        /// Of the suite scale: measure this figure only (may be given several times)
+        #[arg(long = "key", value_name = "KEY")]
+        keys: Vec<String>,
+    },
+    /// Be the other machine of an appliance's bridge over TCP, and read one of its volumes
+    #[cfg(feature = "engines")]
+    Ntb(ntb::Options),
+    /// Pack the image into a file that boots, or make a config disk
+    #[cfg(feature = "engines")]
+    Image(image::Options),
+    /// Sign the image, so that appliances take it as an upgrade: target/isthmus/isthmus.release
+    #[cfg(feature = "engines")]
+    Release(release::Options),
+    /// Name the functions in the record of a panic (`show crash`), read from a file or from standard input
+    Symbolize(symbolize::Options),
+    /// Check a configuration document
+    #[cfg(feature = "engines")]
+    Check {
+        /// The document
+        config: PathBuf,
+    },
+}
+
+/// Parses the command line and runs its verb. The program without `engines` hands verbs that need them to the other.
+pub fn main() -> ExitCode {
+    #[cfg(not(feature = "engines"))]
+    if full::is_needed(std::env::args().nth(1).as_deref()) {
+        return full::become_it();
+    }
+    match carry_out(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("isthmus: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn carry_out(command: Verb) -> Result<()> {
+    let usual = build::Options::default();
+    match command {
+        Verb::Setup => setup::install(setup::ALL),
+        Verb::Build { uhyve, dev, families } => {
+            let profile = build::Profile::dev(dev);
+            let options = build::Options { uhyve, profile, families, ..usual };
+            println!("{}", built(&[], &options)?.elf.display());
+            Ok(())
+        }
+        Verb::Demo(options) => demo::demo(&options),
+        Verb::Test(options) => test::test(&options),
+        Verb::Bench { suites, keys } => {
+            setup::install(&[Purpose::Build, Purpose::Host, Purpose::Run])?;
+            bench::bench(&suites, &keys)
+        }
+        #[cfg(feature = "engines")]
+        Verb::Image(options) => {
+            let families = options.families.clone();
+            let wanted = build::Options { families, ..usual };
+            let path = image::image(&options, || built(&[Purpose::Images], &wanted))?;
+            println!("{}", path.display());
+            Ok(())
+        }
+        #[cfg(feature = "engines")]
+        Verb::Release(options) => {
+            let wanted = build::Options { families: options.families.clone(), ..usual };
+            let build = || Ok(built(&[], &wanted)?.elf);
+            let (path, key) = release::release(&options, build)?;
+            println!("{}\nappliances take it with, in [system]: {key}", path.display());
+            Ok(())
+        }
+        #[cfg(feature = "engines")]
+        Verb::Ntb(options) => ntb::ntb(&options),
+        Verb::Symbolize(options) => symbolize::symbolize(&options),
+        #[cfg(feature = "engines")]
+        Verb::Check { config } => check::check(&config),
+        #[cfg(feature = "engines")]
+        Verb::Devices => passthrough::devices(&passthrough::Host::here()),
+        #[cfg(feature = "engines")]
+        Verb::Probe(options) => probe::probe(&options),
+        #[cfg(feature = "engines")]
+        Verb::Run(options) => {
+            let (families, profile) = (options.families.clone(), build::Profile::dev(options.dev));
+            let wanted = build::Options { families, profile, ..usual };
+            run::run(&options, || built(&[Purpose::Run], &wanted))
+        }
+    }
+}
+
+/// Installs what building and `purposes` need, and builds the image.
+fn built(purposes: &[Purpose], options: &build::Options) -> Result<build::Image> {
+    setup::install(&[&[Purpose::Build], purposes].concat())?;
+    build::build(options)
+}

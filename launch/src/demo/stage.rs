@@ -1,0 +1,76 @@
+//! What every scene needs: the image, a Linux guest, and both at the ends of one wire.
+
+use std::thread;
+
+use anyhow::{Context, Result};
+
+use crate::build::{self, Image, Profile};
+use crate::guest::{self, Guest, System, Wire};
+use crate::progress;
+use crate::qemu::{Accelerator, Nic, Spec, Vm, accelerator};
+
+/// The image and the guests' system, built.
+pub struct Stage {
+    pub image: Image,
+    pub system: System,
+    pub accelerator: Accelerator,
+}
+
+/// The gateway at 10.0.0.1 and a Linux host at 10.0.0.2.
+pub struct Pair {
+    pub gateway: Vm,
+    pub host: Guest,
+    // Must outlive the machines.
+    _wire: Wire,
+}
+
+impl Stage {
+    /// Builds both side by side. `all_modules`: the guest also gets the drivers of bridges, not those of storage alone.
+    pub fn prepare(all_modules: bool) -> Result<Stage> {
+        let guest = thread::Builder::new().name("guest".into());
+        let prepare = if all_modules { guest::prepare } else { guest::prepare_for_storage };
+        let guest = guest.spawn(prepare).context("no thread for the guest")?;
+        let image = build::build(&build::Options { profile: Profile::Quick, ..Default::default() });
+        let system = guest.join().map_err(|_| anyhow::anyhow!("preparing the guest panicked"))?;
+        let (image, system) = (image?, system?);
+        let accelerator = accelerator(&image.elf);
+        Ok(Stage { image, system, accelerator })
+    }
+
+    /// A machine of the gateway with `words` on its command line, without network interfaces.
+    pub fn gateway(&self, words: &str) -> Spec {
+        Spec::kernel(&self.image.elf).accelerator(self.accelerator).memory(256).append(words)
+    }
+
+    /// Boots the gateway, with what `more` adds, and a Linux host on a wire. The host has soft-RoCE.
+    pub fn pair(&self, words: &str, more: impl FnOnce(Spec) -> Spec) -> Result<Pair> {
+        let wire = Wire::new()?;
+        let (ours, theirs) = wire.datagrams();
+        let gateway = self.gateway(&format!("isthmus.net.0.address=10.0.0.1/24 {words}"));
+        let gateway = more(gateway.nic(ours).first_mac(1));
+        let host = self.system.spec("host", &["10.0.0.2/24"], 1500);
+        let host = host.accelerator(self.accelerator).nic(theirs).first_mac(0x20);
+        let (gateway, mut host) = boot(gateway, host)?;
+        host.soft_roce()?;
+        Ok(Pair { gateway, host, _wire: wire })
+    }
+}
+
+/// A network interface at which this machine reaches the gateway's HTTP server on `port` of the loopback interface.
+pub fn http_port(port: u16) -> Nic {
+    Nic::User { forwards: vec![("tcp", port, 80)] }
+}
+
+/// Boots a gateway and a Linux host.
+fn boot(gateway: Spec, host: Spec) -> Result<(Vm, Guest)> {
+    let step = progress::step("booting the gateway and a Linux host");
+    let mut gateway = gateway.start()?;
+    step.print(&format!("$ {}", gateway.command_line()));
+    let mut host = Guest::start("host", host)?;
+    step.print(&format!("$ {}", host.vm.command_line()));
+    gateway.wait_ready()?;
+    let ready = gateway.age();
+    host.wait_up()?;
+    step.done(&format!("the gateway was ready after {:.2} s", ready.as_secs_f64()));
+    Ok((gateway, host))
+}

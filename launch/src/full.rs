@@ -1,0 +1,45 @@
+//! Handing over to the program with all verbs, `launch-full`, which is built when a verb of its own is asked for first.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+
+use crate::{command, workspace};
+
+/// The verbs that `launch-full` alone has.
+const VERBS: [&str; 7] = ["check", "devices", "image", "ntb", "probe", "release", "run"];
+
+/// Whether `verb` is one of them.
+pub fn is_needed(verb: Option<&str>) -> bool {
+    verb.is_some_and(|verb| VERBS.contains(&verb))
+}
+
+/// Builds `launch-full`, or finds it up to date, and replaces this process with it. Returns only on failure.
+pub fn become_it() -> ExitCode {
+    let failed = built().and_then(|mut program| {
+        Err(program.args(std::env::args_os().skip(1)).exec()).context("could not start launch-full")
+    });
+    let Err::<(), _>(error) = failed else { unreachable!("a process that was replaced") };
+    eprintln!("isthmus: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn built() -> Result<Command> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(workspace::root());
+    cargo.args(["build", "--locked", "--profile", "quick", "-p", "launch"]);
+    cargo.args(["--features", "engines", "--bin", "launch-full"]);
+    command::run_quietly("building the rest of the launcher", &mut cargo)?;
+    Ok(Command::new(workspace::target().join("quick/launch-full")))
+}
+
+/// Builds `launch-full` of what tests are compiled with, and returns the program.
+pub fn in_tests() -> Result<PathBuf> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(workspace::root());
+    cargo.args(["build", "--quiet", "--locked", "--profile", "host", "--workspace"]);
+    command::run(cargo.args(["--bin", "launch-full"]))?;
+    Ok(workspace::target().join("host/launch-full"))
+}
