@@ -16,7 +16,7 @@
 //! # Link groups
 //!
 //! A link group belongs to the TCP address that created it. No other address can join it. A host creates one group at a
-//! time, and as a client has at most 32.
+//! time. When the table (`Config::max_groups`) is full, the group that has been idle longest gives way.
 //!
 //! Ports with the same PNET ID are one network. There a group has two links. The engine re-establishes a lost link; of
 //! three links the asymmetric one is deleted. DELETE_LINK is repeated until the peer answers.
