@@ -53,8 +53,9 @@
 //! * Data packets name a connection by an id that may have a new owner. So sender and port are compared before anything
 //!   else. A first packet may overtake the CONN_ACK that opens the connection. It is kept until the ACK comes, and
 //!   dropped if the peer starts again.
-//! * Fragmented messages are received in place: a chain has holes of one piece each that are linked, and fragments fill
-//!   them. A message is delivered only without holes and when every byte was written.
+//! * A patched message is one whose sender wrote headers over its bytes and sends these bytes behind it
+//!   (`riocm/assembly.rs`). It is received in place: the chain has holes of one piece each, which are linked, and patches
+//!   fill them. A message is delivered only without holes and when every byte was written.
 //! * A signal of one packet takes a short way. `Node::send` looks up link, endpoint and connection once each, and copies
 //!   the bytes into one piece. A packet is a header of two words and a reference to the piece. A received one is copied
 //!   into a piece and put into the inbox without an event of RIOCM. Waiting signals are found by the number of their
