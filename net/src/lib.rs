@@ -2,7 +2,7 @@
 //!
 //! All of it is engines: frames and time are arguments, frames leave through a bounded queue ([`Interface::transmit`]),
 //! and nothing reads a clock or waits. RDMA traffic does not pass through: the loop looks at each frame once
-//! ([`classify`]), and gives the interface only frames that are neither RoCE nor answered on the spot.
+//! ([`classify()`]), and gives the interface only frames that are neither RoCE nor answered on the spot.
 //!
 //! Services ([`http`], [`ping`], [`syslog`]) are engines on an [`Interface`]. [`metrics`] only writes text. [`tcp`]
 //! listens and [`connector`] connects, for protocols that are engines of their own.

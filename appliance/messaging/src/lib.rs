@@ -8,7 +8,7 @@
 //! This crate passes each event to its service or rule, and looks at nothing else.
 //!
 //! Rules with connections to serve wait in one queue, and their connections in the rule's own. A turn of a connection is
-//! 64 KiB each way, a turn of a rule [`TURN`] connections, a round [`ROUND`] connections. So neither a rule with many
+//! 64 KiB each way, a turn of a rule `TURN` connections, a round `ROUND` connections. So neither a rule with many
 //! connections nor one busy connection delays the others.
 //!
 //! Each event is reported once, so none may be lost:

@@ -9,7 +9,7 @@ use core::time::Duration;
 const LIMIT: Duration = Duration::from_millis(250);
 
 impl Gateway {
-    /// Tells everybody who is connected, and returns when they have acknowledged it, or [`LIMIT`] is over. To be
+    /// Tells everybody who is connected, and returns when they have acknowledged it, or `LIMIT` is over. To be
     /// called once, and nothing else afterwards: whatever was under way was left where it stood. It may panic, or
     /// never return.
     pub fn say_goodbye(&mut self) {

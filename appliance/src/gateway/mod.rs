@@ -2,8 +2,8 @@
 //!
 //! [`Gateway::start`] turns the platform's findings into ports, disks and a configuration: it opens disks, loads the
 //! configuration, opens ports, and makes volumes and servers. [`Gateway::run`] polls them. One round is a fixed sequence
-//! of stages ([`crate::loops::Stage`]); nothing in it blocks. Reports are made of [`State`], which is apart from the IP
-//! interfaces, so a request over an interface can read all of it. The data plane ([`plane::DataPlane`]) in it handles
+//! of stages ([`crate::loops::Stage`]); nothing in it blocks. Reports are made of `State`, which is apart from the IP
+//! interfaces, so a request over an interface can read all of it. The data plane (`plane::DataPlane`) in it handles
 //! frames and requests.
 //!
 //! # Rounds
@@ -17,9 +17,9 @@
 //! * `console`: once a millisecond while there is other work.
 //!
 //! Services stand between data plane and IP interfaces: SMC-R with the rules, NTB over TCP, LINX, exchanges of usNIC,
-//! upgrades. They implement [`service::Service`] (`poll`, `deadline`, `shut_down`); `stages.rs` has the list.
+//! upgrades. They implement `service::Service` (`poll`, `deadline`, `shut_down`); `stages.rs` has the list.
 //!
-//! The whole of [`State`] is visible to the files of the round (`mod.rs`, `state.rs`, `start.rs`, `stages.rs`,
+//! The whole of `State` is visible to the files of the round (`mod.rs`, `state.rs`, `start.rs`, `stages.rs`,
 //! `control.rs`, `brief.rs`, `ending.rs`) and to the two that face management (`statuses.rs`, `orders.rs`). All others
 //! get their own part.
 //!
@@ -53,7 +53,7 @@
 //!
 //! # End
 //!
-//! `reboot` and `poweroff` set `State::end`; [`ending`] executes it: flush disks, tell peers, print the log, end the
+//! `reboot` and `poweroff` set `State::end`; `ending.rs` executes it: flush disks, tell peers, print the log, end the
 //! machine. A panic is handled in `appliance/image/src/platform/last_words.rs`.
 
 mod atomics;

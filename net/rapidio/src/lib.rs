@@ -14,7 +14,7 @@
 //! `rio_cm` has a file for each event of a channel. A response that only returns the data goes out of the buffer in which
 //! the request arrived: one copy, and no event for the user (`Engine::send_back`).
 //!
-//! [`rio_cm::flow`] adds credits to channels between two appliances: counts only, without retransmission, because RapidIO
+//! `rio_cm::flow` adds credits to channels between two appliances: counts only, without retransmission, because RapidIO
 //! repeats what is lost. A credit is reserved memory (`rio_cm::memory`): a fixed part for each channel, and an equal part
 //! of the rest for busy ones. So a message with credit is never dropped. Each such channel has a tick per second, in a
 //! list that is ordered by itself.

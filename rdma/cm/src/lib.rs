@@ -22,10 +22,10 @@
 //!
 //! # Limits
 //!
-//! Times and retries of a peer are capped ([`caps`] has the values and reasons): response timeout, repeated REPs and
+//! Times and retries of a peer are capped (`caps.rs` has the values and reasons): response timeout, repeated REPs and
 //! DREQs, ACK timeout, MRA, depths. A peer that never showed that it receives gets one DREQ.
 //!
-//! The table ([`table`]) has a share for each host (`limits.connections_per_host`, at most half). If a host has its
+//! The table (`table.rs`) has a share for each host (`limits.connections_per_host`, at most half). If a host has its
 //! share, or the table is full, a new request evicts the least useful connection, the oldest first: in time-wait; ending;
 //! not answered by our user; accepted, but without a sign that the peer receives. Established connections are never
 //! evicted. At most 256 connections are half-open, half of them of one host.

@@ -4,7 +4,7 @@
 //!
 //! # Names
 //!
-//! Queue pairs, regions and connections belong to one device. Two bits of their names select it ([`names`]). So there are
+//! Queue pairs, regions and connections belong to one device. Two bits of their names select it (`names`). So there are
 //! three devices beside RoCE: three bridges, or in an image with ConnectX two cards and a bridge. Completion queues
 //! belong to all. A protection domain is RoCE's by its own name, and another device's by `pd_on` (the device that has a
 //! local address); it is made there with its first object.

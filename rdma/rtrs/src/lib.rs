@@ -90,7 +90,8 @@
 //!   a permit only after the previous one. Linux's server brings a path up only after all its earlier requests. The
 //!   volume is idle again when a flush was answered with each of the permits and the paths are up.
 //! * **End of a write.** A write ends when the server has responded and its data has left all send queues. The response
-//!   alone does not prove that the acknowledgement arrived, and without that the data is sent again.
+//!   alone does not prove that the acknowledgement arrived, and without that the data is sent again. So memory of a chunk,
+//!   of the on-demand pool or of a mirror is free again at the completion of the remote volume.
 //!
 //! The server asks an active client for a heartbeat once a minute, and a silent one as often as Linux does.
 #![no_std]
