@@ -1,9 +1,63 @@
 //! The control plane of a port: addresses, neighbours, ping, and the services that operators use.
 //!
-//! Everything here is an engine: frames and the time come in as arguments, frames go out of a
-//! bounded queue ([`Interface::transmit`]); nothing reads a clock or waits. RDMA traffic never
-//! passes through: the poll loop looks at each frame once ([`classify`]) and gives the interface
-//! only what is neither RoCE nor answered on the spot.
+//! All of it is engines: frames and time are arguments, frames leave through a bounded queue ([`Interface::transmit`]),
+//! and nothing reads a clock or waits. RDMA traffic does not pass through: the loop looks at each frame once
+//! ([`classify()`]), and gives the interface only frames that are neither RoCE nor answered on the spot.
+//!
+//! Services ([`http`], [`ping`], [`syslog`]) are engines on an [`Interface`]. [`metrics`] only writes text. [`tcp`]
+//! listens and [`connector`] connects, for protocols that are engines of their own.
+//!
+//! # smoltcp, and what surrounds it
+//!
+//! TCP, UDP, ICMP and DHCP are smoltcp's. It runs with `Medium::Ip`: `link` adds the Ethernet header. Only DHCP needs
+//! Ethernet and has a stack of its own (`dhcp`). smoltcp iterates over every socket of a set. So each set has one socket:
+//!
+//! * `connections`: each TCP connection has its own socket set. A segment finds its connection by both ends, in an
+//!   ordered map, which a client's choice of ports cannot slow down. Timers are in an ordered set; a postponed one stays
+//!   in its place and fires early once. A connection is polled only after a segment, its timer or a call of its user. One
+//!   call sends one frame, then the next connection has its turn. The cost of a connection does not depend on their
+//!   number.
+//! * **Events.** When a connection changes for its user (bytes, room, state), it is put on its owner's list, once:
+//!   [`tcp::Listener::next_news`], [`connector::Connector::next_news`]. [`Interface::ready`] names the listeners and
+//!   connectors with events, and [`Interface::activity`] changes with each. Events report changes: a user that reads and
+//!   writes until nothing moves misses none. Every owner must take its events, or they pile up.
+//! * `listen_table`, `isn`: a SYN is answered with a cookie. The connection, its memory and its place in the listener
+//!   exist from the cookie's return. In addition the last 64 SYNs are stored, so a lost SYN-ACK is repeated by a timer,
+//!   and the SYN's options are known exactly. Beyond 64, in a flood, MSS and window scale are rounded down to eight
+//!   classes each (SACK and the SMC option are kept). A lost SYN-ACK is then repeated only when the client repeats its
+//!   SYN, and a client that waits for the server's first bytes, and whose last ACK was lost, waits in vain. A SYN costs
+//!   two hashes and a frame, and no neighbour resolution: the answer goes to the address in the table, or to the source
+//!   of the SYN. To make the socket, smoltcp gets the SYN again, in a stack whose generator has the seed that draws the
+//!   cookie as sequence number (`isn::seed`; the version of smoltcp is pinned, and another number ends the connection).
+//!   Outgoing connections get numbers of RFC 6528 by the same method, because smoltcp's own are predictable after a few.
+//! * `spent_cookies`: a cookie makes one connection. Data right behind a handshake has the same numbers. If that
+//!   connection was refused meanwhile, the data gets a reset and does not count as another refused client. The table has
+//!   1,024 hashes. A client that connects again with the same numbers gets another cookie.
+//! * `connections/idle`: the TCP connection of an SMC-R connection carries nothing until its end. Its socket is replaced
+//!   by one with minimal buffers (32 KiB less), which is opened at the same sequence numbers by the same method. Data
+//!   under way is delivered first.
+//! * `segment`, `checksum`: TCP's checksum is verified once, before the lookup, and written once, in wide words. smoltcp
+//!   does neither. Payload is copied from the frame into the socket's buffer, and from there into the queued frame.
+//! * `neighbour`: one table for RDMA and TCP. Any number of neighbours is resolved at a time, each with three requests a
+//!   second apart. Connections wait on the neighbour's entry, other packets (four each) in `outbox`. Hosts that we ask
+//!   for and hosts that ask for us get an entry; others do not. Entries that only a peer requested are evicted first, and
+//!   never replace a wanted one. An old address stays in use while it is verified. A connecting TCP connection fails
+//!   after three seconds if its neighbour does not answer.
+//!
+//! # Around IP
+//!
+//! * `filter` keeps impossible frames from smoltcp. Some of them make smoltcp 0.14 panic (the renewal of a lease from
+//!   0.0.0.0); answers to others would go to groups or loop.
+//! * `slaac` is our own router discovery. One advertisement of a multicast prefix, or of a prefix longer than 128 bits,
+//!   makes smoltcp's panic. Its timer is not reported while no socket has one, and is overdue for ever without a router,
+//!   so a loop could not halt by it.
+//! * `delayed_replies`, `address_defense` and `mld` answer address requests, announce and defend addresses, and send
+//!   listener reports. Without reports, switches with MLD snooping (Linux bridges with a querier) hide us from IPv6.
+//!
+//! # Not supported
+//!
+//! IP fragments, IPv6 extension headers, VLAN tags, privacy addresses, duplicate detection before an address is used
+//! (conflicts are counted and logged).
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -1,6 +1,6 @@
 //! Stateless address autoconfiguration: router discovery (RFC 4861 section 6.3) and addresses from
 //! the prefixes that routers announce (RFC 4862 section 5.5). smoltcp's own is not used: it panics
-//! on prefixes that are impossible, and its timer does not let a loop halt (ARCHITECTURE.md).
+//! on prefixes that are impossible, and its timer does not let a loop halt (head of the crate).
 //!
 //! Does not do: duplicate address detection, privacy addresses, preferred lifetimes, the MTU or
 //! hop limit that a router announces.

@@ -1,10 +1,43 @@
-//! All who use the engine of SMC-R, and TCP beside it: echo, discard, and the rules of the messaging gateway.
+//! Messaging: echo and discard services, and the rules of the messaging gateway, over SMC-R, TCP and transports of
+//! messages.
 //!
-//! Nobody is looked at to whom nothing has happened: interfaces name the listeners and connectors that have
-//! news, the engine's sockets name their owner, and who is due is in front of a heap. Rules with connections
-//! that may have something to move wait in a queue for their turn; a turn is [`TURN`] connections, and a
-//! round [`ROUND`], so that neither a rule with many connections nor one connection that has much to say
-//! keeps others waiting.
+//! # Work follows events
+//!
+//! A completion names its link, a CDC message its socket, and the engine's event the owner of the socket. An interface
+//! names its listeners and connectors with events (`Interface::ready`), and these their connections. Timers are in heaps.
+//! This crate passes each event to its service or rule, and looks at nothing else.
+//!
+//! Rules with connections to serve wait in one queue, and their connections in the rule's own. A turn of a connection is
+//! 64 KiB each way, a turn of a rule `TURN` connections, a round `ROUND` connections. So neither a rule with many
+//! connections nor one busy connection delays the others.
+//!
+//! Each event is reported once, so none may be lost:
+//!
+//! * A connection that has used its turn goes to the end of the queue.
+//! * A connection that stops for lack of bytes or room returns with the event that there are some. TCP reports every
+//!   change; the engine reports room if it was requested while there was none.
+//! * An event about a connection that is not known yet is handled when the connection becomes known.
+//! * No loop halts while an interface has unread events.
+//!
+//! # Rules and transports
+//!
+//! [`transport::Transport`] is the interface between a rule and the carrier of its connections: events (accepted
+//! connections among them), connect, read, write, room, close, the reason of an end. It carries bytes, or messages with a
+//! maximum length.
+//!
+//! `relay/streams.rs` is TCP and SMC-R, by their listeners and connectors, resolved at compile time, so `relay/pipe.rs`
+//! moves bytes without indirection. [`linx`], [`usnic`] and [`rio_cm`] carry messages. Each is an engine that lives with
+//! its owner (a stage of the gateway), and a part of the rules (`LinxEnds` and so on): listeners, connections, events.
+//! The rules borrow both for their stage as one [`messages::Messages`]. An indirect call is per message, not per byte.
+//! Events go the other way: the owner shows its engine's events to that part first, and handles the remaining ones.
+//!
+//! `relay/frames.rs` moves messages. From a stream it reads them into the connection's memory until they are complete.
+//! Into a stream it writes them from where the engine has them, piece by piece. A message without room is kept, and
+//! reading stops until it has left, so all waiting data waits where the transport slows its peer down. When one direction
+//! of a connection has ended, the other has 10 s: messages have no half-close.
+//!
+//! The rule counts and reports data that a connection had read and not forwarded at its end. A rule whose end is not in
+//! force yet (a network without an id) is retried.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

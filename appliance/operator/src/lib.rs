@@ -1,5 +1,5 @@
-//! What operator and appliance tell each other: the configuration document, the console on the serial
-//! line, the log, reports. Nothing of it is on the data path, so that the image has it built small.
+//! The interface between operator and appliance: the configuration document, the console on the serial line, the log,
+//! reports. None of it is on the data path, so the image has it built for size.
 
 pub mod config;
 pub mod console;

@@ -1,5 +1,13 @@
-//! Queues of disks for loops of other cores: opened before those loops start, and there the way to volumes on these disks
-//! that needs nobody else.
+//! Queues of disks for loops of other cores (`hal::MoreQueues`; NVMe so far).
+//!
+//! Before its loop starts, a core gets a queue on each drive that has one, and an interrupt, left. Its requests for
+//! volumes there go from its server through its `DiskShare` into its own ring, which it polls. The ring's MSI-X vector is
+//! armed during a halt. No request and no completion crosses cores. The catalog reports where a volume lies (`OnDisk`:
+//! the disk's number and extents).
+//!
+//! The owner of an NVMe controller has registers, admin queue and its own pair; `drivers/src/block/nvme/line.rs`
+//! describes how it resets the pairs of other cores. A core reports faults of its queue (a late request, a completion
+//! without request, or of another queue) to the owner, which aborts, resets and counts.
 
 use super::disks::SharedDisk;
 use super::loop_waker::LoopWaker;

@@ -1,15 +1,16 @@
-//! The end of the appliance, on `reboot` and `poweroff`: the disks write down what they were given, then
-//! everybody who is connected is told, then the machine ends. Each step is over when what it waits for is
-//! done, or its time is: all of it takes less than a second, whatever is under way.
+//! The end of the appliance, on `reboot` and `poweroff`, which set `State::end`: disks are flushed, connected peers are
+//! notified, then the machine ends. Each step ends with its condition or its time limit. All of it takes less than a
+//! second.
 //!
-//! A service takes part by a word for its end and a question whether it is done: `shut_down` and
-//! `is_shut_down` of the disks, of the data plane (DREQ) and of SMC-R with the rules (DELETE_LINK), and of each interface,
-//! which resets its TCP connections. Frames that a port was given count when it has sent them: a machine that ends
-//! takes the rest with it. The peer across a bridge is told last, as all that may go over it; over TCP the end of
-//! the connection tells it.
-//! At last the console gets what was logged meanwhile.
-//! What clients have written and were not told of is not lost for them:
-//! they were not told.
+//! 1. Storage gets no more requests, and the disks' queues belong to this module. Each is flushed, half a second at most.
+//! 2. The data planes (`DataPlane::shut_down`: DREQ), SMC-R with the rules (DELETE_LINK), the services
+//!    (`Service::shut_down`) and the interfaces (reset of TCP connections) queue their last messages. Rounds continue
+//!    until these have been sent and acknowledged, 400 ms at most. A frame counts when its port has sent it.
+//! 3. The peer of an NTRDMA link gets a last heartbeat with a value of its own (`ntrdma`, `link.rs`), after all other
+//!    traffic over the bridge. Over TCP the end of the connection has this meaning.
+//! 4. The console, which takes no input meanwhile, shows the log. Its last bytes have 90 ms.
+//!
+//! Unacknowledged writes of clients are not lost to them: they have received no acknowledgement.
 
 use super::disks::{DiskSlot, Role};
 use super::network::Network;

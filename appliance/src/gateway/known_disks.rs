@@ -1,10 +1,9 @@
-//! Which disk is which, before anything is used: the one that keeps the configuration, and those that the
-//! appliance boots from.
+//! Decides which disk has the configuration, and which ones the appliance boots from, before any disk is used.
 //!
-//! What a disk holds is no proof: a client that has a whole disk can write anything to it. The disk of the
-//! configuration is the one that the operator names (on the command line, or by fw_cfg), else the one with
-//! the serial number [`SERIAL`], else the one with a partition of its type, unless another source of the
-//! configuration gives that disk to clients. If that leaves two, none is taken.
+//! Contents prove nothing: a client with a whole disk can write anything to it. The configuration's disk is the one that
+//! the operator names (command line or fw_cfg), else the one with the serial number [`SERIAL`], else the one with a
+//! partition of its type, unless another source of the configuration exports that disk. If two remain, none is used. Boot
+//! disks are found by their partition tables (`operator::config::partitions`).
 
 use super::disks::{DiskSlot, Role};
 use crate::config::disk::{ConfigDisk, Event, SERIAL};

@@ -1,5 +1,5 @@
-//! The last act of a panic: peers are told that this is the end, so that none of them waits for somebody who is
-//! not there. Rounds go on as at a reboot, but for disks, the console and the log.
+//! Best-effort disconnect after a panic, so that peers do not wait for timeouts. Rounds run as for a reboot, without
+//! disks, console and log, for [`LIMIT`] at most. `appliance/image/src/platform/last_act.rs` calls it and describes when.
 
 use super::Gateway;
 use super::ending::Ending;
@@ -9,7 +9,7 @@ use core::time::Duration;
 const LIMIT: Duration = Duration::from_millis(250);
 
 impl Gateway {
-    /// Tells everybody who is connected, and returns when they have acknowledged it, or [`LIMIT`] is over. To be
+    /// Tells everybody who is connected, and returns when they have acknowledged it, or `LIMIT` is over. To be
     /// called once, and nothing else afterwards: whatever was under way was left where it stood. It may panic, or
     /// never return.
     pub fn say_goodbye(&mut self) {

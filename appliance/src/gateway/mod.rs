@@ -1,10 +1,60 @@
-//! The appliance at work: everything it owns, and the loop that polls it.
+//! The gateway: everything that the appliance owns, and the loop that polls it.
 //!
-//! [`Gateway::start`] turns what the platform found into ports, disks and a configuration;
-//! [`Gateway::run`] polls them for ever. One round is a fixed sequence of stages
-//! ([`crate::loops::Stage`]); nothing in it blocks. What reports are made of lies in [`State`],
-//! apart from what acts on the network, so that a request that arrives over an interface can see
-//! all of it. What works on frames and requests is the data plane ([`plane::DataPlane`]) in it.
+//! [`Gateway::start`] turns the platform's findings into ports, disks and a configuration: it opens disks, loads the
+//! configuration, opens ports, and makes volumes and servers. [`Gateway::run`] polls them. One round is a fixed sequence
+//! of stages ([`crate::loops::Stage`]); nothing in it blocks. Reports are made of `State`, which is apart from the IP
+//! interfaces, so a request over an interface can read all of it. The data plane (`plane::DataPlane`) in it handles
+//! frames and requests.
+//!
+//! # Rounds
+//!
+//! * `receive`: each frame is classified once. RoCE goes to the provider, UDP echo is answered on the spot, a datagram to
+//!   a port of an engine over UDP goes to that engine, the rest to the control plane.
+//! * `disks`: completions of volumes, and operations on pools, configuration and upgrade.
+//! * `serve`: connections, requests and responses of the data plane, then the services.
+//! * `control`: smoltcp, HTTP, ping, syslog, only if something is due or new.
+//! * `transmit`: packets to ports with room.
+//! * `console`: once a millisecond while there is other work.
+//!
+//! Services stand between data plane and IP interfaces: SMC-R with the rules, NTB over TCP, LINX, exchanges of usNIC,
+//! upgrades. They implement `service::Service` (`poll`, `deadline`, `shut_down`); `stages.rs` has the list.
+//!
+//! The whole of `State` is visible to the files of the round (`mod.rs`, `state.rs`, `start.rs`, `stages.rs`,
+//! `control.rs`, `brief.rs`, `ending.rs`) and to the two that face management (`statuses.rs`, `orders.rs`). All others
+//! get their own part.
+//!
+//! # Halts
+//!
+//! After a quiet time, `system.idle_after_us` at most, the loop asks devices for interrupts, checks for pending ones, and
+//! halts until an interrupt or the next deadline. Interrupts are off, at CPU and devices, except during `hlt`. A loop
+//! polls before a halt for as long as that pays ([`crate::loops::Pace`]): work within `system.idle_after_us` of the last
+//! doubles the time, up to that limit. Later work sets it to zero. So heartbeats and their ACKs end a halt without making
+//! the loop poll.
+//!
+//! # Short rounds
+//!
+//! A round after a halt ends with `receive` if the frames leave no work (`Verdict::Absorbed`: a part of a message, a
+//! WRITE that a later message announces, an echoed message of a channel) and no timer has expired. In the middle of a
+//! message, for which the provider knows the number of packets, the device is asked for an interrupt at the last one, and
+//! the halt takes half a millisecond at most. A protocol whose peer announces its WRITEs declares it
+//! (`Provider::writes_precede_send`). The ACK of such a WRITE goes with that of the message behind it. Header prediction
+//! (`rdma/roce/src/wire/header_prediction.rs`) compares the constant parts of a peer's headers at once.
+//!
+//! A loop that halts with nothing but completions of cards to expect does not begin a round (`brief.rs`). The user takes
+//! the completions from the card's queue, serves and answers them, the card is armed, and the loop halts again. Only
+//! pending interrupts of other devices and the deadlines of the served users are checked. All other work begins a round.
+//! Without pause between completions this lasts a millisecond at most. The console's interrupt (`Line::console_has_rung`)
+//! ends it at once; otherwise the console is polled 100 ms after its last poll. Requests with `ack_lazily` end no halt.
+//!
+//! A loop that halts at once (`system.idle_after_us = 0`) wakes for every few requests. A card can delay the event until
+//! its completions pause or are 16 (`rdma/connectx/src/moderation.rs`). This is tried after several completions at one
+//! wake-up, kept if it pays, retried at times, and given up for single completions. A pause is 1 ms at most, so a
+//! completion waits at most for 15 others, 15 ms. A client with one request at a time does not wait.
+//!
+//! # End
+//!
+//! `reboot` and `poweroff` set `State::end`; `ending.rs` executes it: flush disks, tell peers, print the log, end the
+//! machine. A panic is handled in `appliance/image/src/platform/last_words.rs`.
 
 mod atomics;
 mod bridge;

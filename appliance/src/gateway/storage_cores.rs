@@ -1,6 +1,7 @@
-//! Storage on cores other than the first. The first loop owns the volumes, which others know by its catalog: of a
-//! volume in memory each loop has a share and works on it by itself, likewise of one on a disk to which it has a queue
-//! of its own; for other volumes it asks the first over a channel. Each loop serves the clients that come over its ports.
+//! Storage on cores other than the first. Each loop has a server for the clients of its own ports. The first loop owns
+//! the volumes and publishes them in a catalog: another loop has a share of each RAM volume, a queue of its own to a disk
+//! if the disk has one ([`super::disk_queues`]), and a channel to the first loop for all other volumes.
+//! `appliance/storage` describes the three.
 
 use super::disk_queues::{LoopQueue, OwnDisks};
 use super::loop_waker::LoopWaker;

@@ -1,4 +1,5 @@
-//! TLS of the HTTP servers: which certificate there is, where it comes from, and what is told of it.
+//! TLS of the HTTP servers: selects the certificate at start. It is the configuration's, whose parts are checked with the
+//! document, or one of the appliance's own, stored in the configuration's area (`config/kept_pair.rs`).
 
 use super::disks::DiskSlot;
 use super::known_disks;

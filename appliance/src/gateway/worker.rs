@@ -1,7 +1,33 @@
-//! Loops on cores other than the first: each runs a data plane and nothing else. What the control
-//! plane wants to know or have done comes as an order through a ring and is carried out between
-//! two rounds. What is told of a loop it writes down by itself, before it halts and once in a while, so
-//! that nobody waits for it.
+//! Loops on cores other than the first. Each runs a data plane ([`DataPlane`]) and nothing else. The plane is made on its
+//! core, and no other loop touches it. A core without ports sleeps.
+//!
+//! # Between loops
+//!
+//! * Control-plane frames of such a port go to the first loop through a ring of bytes, and its frames return through
+//!   another ([`super::punt`], a `Port` to the control plane). RoCE and UDP echo stay on the core. A full ring drops and
+//!   counts.
+//! * An order is a closure in a ring, executed between two rounds. A loop publishes its status before a halt, and every
+//!   10 ms otherwise, so a scrape does not wait. A status older than half a second is reported as "does not answer".
+//! * The rings are `rtrb`'s: single producer, single consumer, bounded. Locks (`spin`) are in the arena and the log and
+//!   in the copy of the status; the data path takes none.
+//! * MSI-X messages of a device go to the core that owns it. A producer for a halting loop sends an inter-processor
+//!   interrupt ([`super::loop_waker`] shows that no wake-up is lost).
+//! * Each loop serves storage to the clients of its own ports ([`super::storage_cores`]). A session keeps to one loop
+//!   (`rtrs::server::Directory`).
+//! * Only on the first loop: captures, the TCP side of measuring tools, storage whose sessions share memory
+//!   (`rnbd.oversubscribe`), and metrics of sessions and paths.
+//!
+//! # A card for several cores
+//!
+//! With `net.N.core = [0, 1]`, `Port::split` makes a port of each further pair of queues, with rings, vectors and
+//! progress of its own. [`super::port_assignment`] assigns it to its loop as any other port. The device selects a queue
+//! by a hash of both IP addresses and nothing else, with a key of the appliance's generator. So a host with all its
+//! connections, queue pairs and datagrams belongs to one core, and its provider sees all of its packets.
+//!
+//! The control plane regards the port as the first core's. For each other core it has a `QueueSlot`: it receives through
+//! it (and sends nothing), passes it the addresses, and adds its counters. Users that connect to others are on the first
+//! core, and replies could arrive at any core, so they do not use such ports (`PortSlot::is_first_alone`). With one core
+//! this costs a test of an empty list.
 
 use super::bridge::Bridge;
 use super::cards::{Cards, Found};

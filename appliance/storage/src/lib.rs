@@ -1,5 +1,60 @@
-//! Storage: volumes (memory, disks, extents, mirrors), and RNBD, which serves them to others and brings those of
-//! others.
+//! Storage: volumes (memory, disks, extents, mirrors), and RNBD, which exports them and maps those of other servers.
+//!
+//! # Volumes
+//!
+//! A [`volume::Volume`] completes requests at once (memory) or later (disks). The caller names the windows for data;
+//! nothing is copied on the way to a disk. [`volume::Volumes`] is the set of a loop.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `volume::ram` | memory of the arena; reads lend it instead of copying |
+//! | `volume::disk` | a disk, or extents of it; splits requests |
+//! | `volume::queue` | shares one disk's queue among its volumes and the table of extents |
+//! | `volume::extents` | the table of extents on a disk, and its engine, which the gateway drives (`gateway/volumes.rs`) while clients use the volumes |
+//! | `volume::mirror` | two volumes with the same contents |
+//! | `volume::channel`, `volume::catalog`, `volume::share` | volumes of the first loop for loops of other cores |
+//!
+//! # Mirrors
+//!
+//! A mirror keeps its records in the first 32 KiB of both members: regions that may differ, marked before they are
+//! written, and whether the other member is left out, recorded before any write that it missed is acknowledged. A turn of
+//! the loop copies one part at most. Members in memory complete at once.
+//!
+//! A mirror leaves out a member that does not respond while the other one does (`mirror/patience.rs`). When the time is
+//! over, it probes the other member, because an earlier response is no evidence. If that one was silent too, the first
+//! gets as long again from its return. A member that was left out is tried again only when it is idle, so none of its
+//! late writes can damage the copy.
+//!
+//! If the last member in sync may have lost unflushed data, no copy exists, and the mirror fails the next flush.
+//!
+//! # Volumes of other servers
+//!
+//! `rnbd::client` maps devices of a server over an RTRS session ([`rtrs::client`]). Each device is a [`volume::Volume`]
+//! that shares a queue with its client and completes when that is polled. The client of a session is polled only after a
+//! request to its volumes, completions (`Provider::watch_cq`) or its timer (`rnbd::client::Bells`).
+//!
+//! `appliance/src/gateway/remote_storage` owns the sessions, resolves servers (ARP and neighbour discovery, on the
+//! interface with the path's own address), and assembles mirrors, whose members it takes out of the set of volumes. In a
+//! round, sessions and server are polled in turns until nothing moves, so the response of another server is forwarded in
+//! the same round. None of it exists without configuration.
+//!
+//! # Cores
+//!
+//! The first loop owns the volumes and publishes them in a catalog: a revision, which other loops compare in each round,
+//! and a listing. Each loop serves the clients of its own ports.
+//!
+//! * Of a RAM volume each loop has a share (`RamMemory`), which zeroes each stretch once for all loops.
+//! * Of a volume on a drive with a queue for the core, the loop has a `DiskShare` over that queue (`hal::MoreQueues`). No
+//!   request or completion crosses cores.
+//! * All other volumes are reached over a channel: two rings that wake a halting loop. A user names a request by its
+//!   `Tag`, so the completion returns to it. A volume that does not respond holds at most 128 requests of a channel.
+//!
+//! `OpenCounts` counts the opens of all cores. A deleted volume cannot be opened. Its memory returns to the arena when
+//! every loop has released its share, which it does when none of its requests refers to it. A volume is deleted, or
+//! becomes a member of a mirror, only when no device is open on it and no loop has requests for it, also after its client
+//! has gone (`OpenCounts::retire`): its extents may get another owner. A volume that grows is larger for a loop when it
+//! reads the catalog; its old space does not move. The table of volumes, mirrors and all operations but reads and writes
+//! stay with the first loop. A flush covers the namespace, and so all that completed on any queue.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -1,5 +1,37 @@
-//! DMA engines: what carries bytes to memory behind a bridge. The CPU is the one that always exists
-//! ([`CpuCopy`]); it is done at once. Others work while the CPU does something else.
+//! DMA engines: they copy bytes to memory behind a bridge. The CPU is an engine that always exists ([`CpuCopy`]) and
+//! completes at once. Others copy while the CPU continues.
+//!
+//! # Carrier
+//!
+//! [`Carrier`] writes through a hardware bridge. With a channel, everything goes through it, also bells and entries:
+//! writes of one requester, in a chain that the engine completes in order, keep their order on PCIe, while writes of CPU
+//! and engine may pass each other. `order` is the fence bit of the last descriptor, or of an empty one if the engine may
+//! already have read the last. Short writes are gathered in the carrier's own memory, and neighbours at the peer become
+//! one copy. A batch is one write to the engine's registers. The doorbell is rung when the batch is complete. Registers
+//! are read only after a millisecond without a completion.
+//!
+//! A channel that halts or hangs is reset. What its status shows as incomplete is put at the beginning of its ring again:
+//! entries and payload are the same bytes at the same place, and a bell is never older than a completed one. If that
+//! fails twice, the CPU writes the rest, behind a read through the window. For an engine that does not answer it is
+//! unknown how much of the rest has arrived, and a bell could go backwards. So the link goes down, and comes up with the
+//! CPU.
+//!
+//! # Engines
+//!
+//! | engine | order | completions |
+//! |---|---|---|
+//! | `ioat` | A chain is carried out in order. | in memory |
+//! | `ptdma` | No promise. Copies behind a fence are submitted when all before it are complete. | a register |
+//! | `dsa` | No order between two fences. One batch is under way at a time; later copies form the next. | a record each |
+//!
+//! A DSA descriptor is one write of 64 bytes, which needs MOVDIR64B (`Registers::write_64_bytes`). Without the
+//! instruction the engine is refused, and the CPU copies. After an error or abort a descriptor that is recorded as done
+//! is not repeated, since a bell that is written twice could go backwards.
+//!
+//! Bridges get an engine each while there are enough, and then channels of the same engine.
+//!
+//! `ptdma` and `dsa` are behind the feature `bridges`, which the image enables. All engines work on models
+//! (`tests/models`). DSA in the image, and Debian's own `idxd`, need a host with KVM and MOVDIR64B, and have not run yet.
 
 mod carrier;
 #[cfg(feature = "bridges")]

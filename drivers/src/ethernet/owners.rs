@@ -1,9 +1,13 @@
-//! What the owners of a device's queues, each on a core of its own, have in common: whether the device is set up, and its
-//! link. The owner of the first queue resets the device and sets it up; nobody touches a ring of somebody else's.
+//! What the owners of a device's queues, each on its own core, share: the state of the device, and its link. The owner of
+//! the first queue resets the device and sets it up. No owner touches the rings of another.
 //!
-//! A reset goes like this. The first owner resets the device, which reaches no memory from then on, and says that it is
-//! stopped. Each other one, when it looks next, forgets what is in its rings, and says so. When all have, and the device is
-//! out of reset, the first sets it up, and says that it is live. Each other one goes on when it looks next.
+//! A reset has these steps. The first owner resets the device, which reaches no memory from then on, and publishes
+//! "stopped". Each other owner, at its next look, clears its rings and confirms. When all have confirmed and the device
+//! is out of reset, the first owner sets it up and publishes "live". Each other owner continues at its next look and
+//! fills its own rings.
+//!
+//! Until an owner has looked, it reports none of its frames as sent, so memory that the device might read is not reused.
+//! An owner whose queue hangs reports it, and the first owner resets.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,5 +1,39 @@
-//! Non-transparent bridges: two machines that see a part of each other's memory (words as in Linux
-//! `include/linux/ntb.h`). A driver knows nothing of what is said through the memory.
+//! Non-transparent bridges: two machines that can access a part of each other's memory (terms as in Linux
+//! `include/linux/ntb.h`). A driver does not know the protocol that uses the memory.
+//!
+//! | bridge | what it is |
+//! |---|---|
+//! | `ivshmem` | memory that two virtual machines share |
+//! | `intel`, `amd`, `switchtec` | hardware; the feature `bridges` adds Intel's fourth generation, AMD's and Switchtec's |
+//! | `stream` | a stream of bytes, such as a TCP connection |
+//! | `transport` | an Ethernet port over any bridge, to a stock Linux host (`ntb_transport`, `ntb_netdev`) |
+//!
+//! # Hardware
+//!
+//! `intel` exposes memory that begins at a multiple of the BAR's size, with a limit behind its last byte. The driver
+//! reads back all registers; a wrong setting of the firmware is an error that names the right one. All bells go to vector
+//! 0 of MSI-X, because vector 32 does not work in these devices. Registers are read while the link comes up, the link's
+//! status every 5 ms, and the bell before a halt.
+//!
+//! When a peer's function is reset, AMD and Switchtec lose registers that the other machine has written. AMD's driver
+//! checks them when the peer is ready, Switchtec's with each message.
+//!
+//! Intel's, AMD's and Switchtec's bridges work on models in one process (`tests/metal/suites`). Stock Linux drivers run
+//! on the same models and are the peer of these drivers (suite `ntb_hw`). The suite `ntb_bridges` runs images at both
+//! sides.
+//!
+//! # Streams
+//!
+//! `stream` turns writes to the peer's window into records. The peer checks them and carries them out on its exposed
+//! memory, in order. A writer asks for room first (`Dma::has_room`), once for each turn of a queue pair, so a ring of two
+//! turns is all that is stored. The window stands for addresses only.
+//!
+//! # Ethernet to a stock Linux host
+//!
+//! `transport` is a port that a plane uses as any other (`gateway/bridge/transport.rs`). In addition it is polled in each
+//! round, for the link and for the engine, whose progress is in memory. While a copy is under way the loop does not halt.
+//! Tickets show what the engine has read, also while it never rests. The peer sends no event when it has taken frames, so
+//! a sender without room polls every 200 µs.
 
 #[cfg(feature = "bridges")]
 pub mod amd;

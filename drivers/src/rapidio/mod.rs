@@ -1,6 +1,21 @@
-//! RapidIO master ports: what a host has to a network of boards and switches that speak RapidIO (words as in the
-//! RapidIO specification, revision 2.2, and Linux `include/linux/rio.h`). A driver knows nothing of what is said
-//! over the network: who has which id, and how ids are routed, is for `net/rapidio`.
+//! RapidIO master ports: a host's access to a RapidIO network of boards and switches (terms as in the RapidIO
+//! specification, revision 2.2, and Linux `include/linux/rio.h`). A driver does not know the network: `net/rapidio`
+//! assigns ids and routes.
+//!
+//! [`MasterPort`] is the interface. `tsi721` is the only driver.
+//!
+//! # Tsi721
+//!
+//! * Arrivals and completions are seen in memory. Registers are read in three cases: a busy channel has completed nothing
+//!   for 100 µs (the interval doubles after each look without result); a running loop checks the link, every 20 ms; or an
+//!   interrupt reports an error. A halting loop checks an idle link once a second.
+//! * Interrupts stay enabled. A set bit raises no further interrupt, so a halt costs a write for each channel with
+//!   events, and a read; memory is checked once more after it. Sent messages cause an interrupt only if a caller waits
+//!   for room.
+//! * A channel (`tsi721/engine.rs`) that stops at an error, or whose first descriptor takes too long, is initialized. The
+//!   failed descriptor is reported. The descriptors behind it go to the beginning of the ring, so each is carried out
+//!   once. The 10 µs of initialization pass between two polls; nothing waits for the device.
+//! * The device's messages are checked: a buffer is returned to the driver's user only while it is the device's.
 
 pub mod csr;
 mod port;

@@ -293,7 +293,7 @@ impl Ring {
         taken
     }
 
-    /// The next chain that the device has used, to be given back by [`Ring::give`] before anything else:
+    /// The next chain that the device has used, to be given back by `Ring::give` before anything else:
     /// it counts as the device's all the time.
     #[inline(always)]
     pub fn borrow(&mut self) -> Taken {

@@ -1,10 +1,17 @@
 //! Releases of the appliance, and the slots of a disk that they boot from.
 //!
-//! A *release* is a file: a [`Header`] of 4096 bytes, which is signed, and then the image, an ELF file. A disk that the
-//! appliance boots from has a partition of type [`layout::PARTITION_TYPE`] with two *slots*, each of which holds a release
-//! as it is in the file, and a [`Record`], kept twice, of which slot boots. The UEFI front end reads the record and boots;
-//! the appliance writes releases into the slot that it does not run from, and says in the record that the next start is a
-//! trial. A trial that the appliance does not confirm is followed by a start of what ran before.
+//! A *release* is a file: a [`Header`] of 4096 bytes, which is signed, and then the image, an ELF file. A boot disk has a
+//! partition of type [`layout::PARTITION_TYPE`] with two *slots*, each of which contains a release as in the file, and a
+//! [`Record`], in two copies, which selects the slot.
+//!
+//! Three programs use this crate:
+//!
+//! * The launcher signs a header with the image's digest.
+//! * The appliance (`gateway/upgrade`) checks the signature, writes a release into the slot that it does not run from,
+//!   and records that the next start is a trial.
+//! * The UEFI front end (`images/efi/src/slots.rs`) boots the slot of the record. It records the start of a trial before
+//!   the trial, so whatever ends it, the next start is of the previous release. It checks digests, not signatures: write
+//!   access to that disk includes the front end.
 
 #![cfg_attr(not(test), no_std)]
 

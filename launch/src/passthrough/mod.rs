@@ -1,4 +1,14 @@
-//! Devices of the host for the appliance: which there are, what may be taken, lending and giving back.
+//! Devices of the host for the appliance: lists them, and lends them to a machine and back.
+//!
+//! * `host` reads sysfs and procfs beneath a root, which tests make as a directory tree. `drivers::inventory` decides
+//!   from the IDs of a function whether Isthmus has a driver.
+//! * `refusal` checks everything before any change, with one function per kind of reason.
+//! * `loan` binds to vfio-pci. A shell gives the devices back. It is started before the first change and waits at a
+//!   pipe for the borrower's end, so every kind of end takes the same way back.
+//! * A probe (`launch/src/probe`) is a process of its own inside the loan, because Linux takes a function back only from
+//!   a process that has closed it.
+//!
+//! The machine of a probe is the crate `launch/vfio`.
 
 mod devices;
 mod host;

@@ -1,12 +1,22 @@
-//! uhyve where it cannot run, for tests: a machine of QEMU's that is made up as uhyve 0.10 makes one, and the model of
-//! its hypercalls and its network device (`tests/models`). The image for uhyve runs there from its first instruction on,
-//! under translation.
+//! uhyve for tests, on machines that cannot run it: a machine of QEMU, set up as uhyve 0.10 sets one up, and the model of
+//! its hypercalls and network device (`tests/models/src/uhyve`). The image for uhyve runs there from its first
+//! instruction, under translation.
 //!
-//! QEMU starts a program of ours (`start.s`) in place of a kernel. It puts into memory what uhyve would, the image among
-//! it, has the ports of hypercalls be those of the model, and enters the image as uhyve does, on each processor.
+//! QEMU starts a program of ours (`start.s`) in place of a kernel. It puts into memory what uhyve would, the image
+//! included, connects the hypercall ports to the model, and enters the image as uhyve does, on each processor.
 //!
-//! Other than uhyve this machine has a PC around it, which the image does not look for, and no deadline timer, for which
-//! the local APIC's countdown is used.
+//! This machine has a PC around it, which the image does not look for, and no deadline timer; the local APIC's countdown
+//! replaces it.
+//!
+//! # The image for uhyve
+//!
+//! It is the same program, linked to the same address, with the feature `uhyve` from `images/boot` to `appliance/image`.
+//! The shipped image does not contain it, and without the feature all tests for it are "no" at compile time. uhyve enters
+//! all processors in 64-bit mode (`stub/entry_uhyve.s`). The first one makes the tables of the other entry points and
+//! gives the kernel a machine that is still uhyve's, so the kernel looks for no PC and takes the other processors as they
+//! come. `drivers::uhyve` is uhyve's interface (output, files, end), which replaces serial port, fw_cfg and reset
+//! (`platform/uhyve.rs`, `uhyve_console.rs`). `drivers/src/virtio/dialect.rs` describes how its network device departs
+//! from the standard.
 
 mod memory;
 mod start;

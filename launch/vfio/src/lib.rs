@@ -1,8 +1,8 @@
-//! A PCI function of the host as the machine of our drivers: registers, configuration space and DMA memory by VFIO
-//! (Linux Documentation/driver-api/vfio.rst), in a process.
+//! A PCI function of the host as the machine of our drivers: registers, configuration space and DMA memory by VFIO (Linux
+//! Documentation/driver-api/vfio.rst), in one process.
 //!
-//! What the function may reach is the arena and nothing else: the IOMMU sees to it. There are no interrupts; drivers
-//! poll, as they do in the appliance while there is work.
+//! The IOMMU maps the arena for the function, and nothing else. There are no interrupts; drivers poll, as in the
+//! appliance while there is work.
 
 mod registers;
 

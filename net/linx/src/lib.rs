@@ -1,58 +1,87 @@
-//! LINX: endpoints that find each other by name and send each other signals, over RapidIO messages or TCP.
+//! LINX: endpoints that find each other by name and exchange signals, over RapidIO messages or TCP.
 //!
-//! [`Node`] is all of it, without I/O: endpoints, links, hunts, signals. Beneath it are [`riocm`], LINX's connection
-//! manager over RapidIO messages, which can be used by itself, and [`tcpcm`], the one over TCP; above both is RLNH, which
-//! is what two nodes tell each other of names. [`wire`] has the formats.
+//! [`Node`] is the whole of it, without I/O: endpoints, links, hunts, signals. Beneath it are two connection managers:
+//! [`riocm`] over RapidIO messages, which can be used by itself, and [`tcpcm`] over TCP. Above both is RLNH, by which two
+//! nodes exchange names. [`wire`] has the formats.
 //!
-//! # What a user does
+//! # How to use a node
 //!
-//! A node has **links** ([`Node::add_link`]), each to one peer that is configured, over a RapidIO port
-//! ([`Transport::Riocm`]) or a TCP connection ([`Transport::Tcp`]). A link is wanted as long as it is there: it comes up
-//! when its peer does, and again after each end; [`Event::Link`] tells of a change and [`Node::link`] of all there is to
-//! know, the cause of the last end among it.
+//! A node has **links** ([`Node::add_link`]), each to one configured peer, over a RapidIO port ([`Transport::Riocm`]) or
+//! a TCP connection ([`Transport::Tcp`]). A link connects whenever its peer is reachable, and again after each end.
+//! [`Event::Link`] reports a change. [`Node::link`] returns the status, with the cause of the last end.
 //!
-//! An **endpoint** ([`Node::open`]) is a name of ours. Peers hunt for it and send signals to it, which wait in its inbox:
-//! [`Event::Signals`], then [`Node::next_signal`] until there are none. A **signal** has a number, bytes, and where it came
-//! from, which is where an answer goes. To find a name of a peer's an endpoint hunts for it ([`Node::hunt`]), until
-//! [`Event::Found`] names the peer. [`Node::send`] copies; [`Node::send_windows`] sends memory where it lies, which is out
-//! of use at [`Event::Sent`].
+//! An **endpoint** ([`Node::open`]) is a local name. Peers hunt for it and send signals to its inbox: [`Event::Signals`],
+//! then [`Node::next_signal`] until it is empty. A **signal** has a number, bytes and a sender, which is the address for
+//! a reply. An endpoint hunts for a peer's name ([`Node::hunt`]) until [`Event::Found`] names the peer. [`Node::send`]
+//! copies. [`Node::send_windows`] sends memory in place, which is free again at [`Event::Sent`].
 //!
-//! Whoever owns the devices feeds the node and empties it. RapidIO: [`Node::receive`] for each message that comes to the
-//! mailbox, [`Node::poll_transmit`] until there is nothing to send. TCP: [`Node::next_stream_order`] says what to open and
-//! to close, [`Node::stream_receive`] and [`Node::stream_transmit`] carry bytes. [`Node::poll`] at [`Node::deadline`], and
-//! [`Node::next_event`] until there is none. News are told once.
+//! The owner of the devices feeds the node. RapidIO: [`Node::receive`] for each message of the mailbox,
+//! [`Node::poll_transmit`] until it is empty. TCP: [`Node::next_stream_order`] opens and closes streams,
+//! [`Node::stream_receive`] and [`Node::stream_transmit`] carry bytes. [`Node::poll`] at [`Node::deadline`], and
+//! [`Node::next_event`] until it is empty. Each event is reported once.
 //!
 //! # How a rule joins a name and a TCP service
 //!
-//! * A name that the appliance publishes is an endpoint. Each [`PeerId`] from which signals come is a conversation with a
-//!   TCP connection of its own; what is read from that is sent to the peer, from the same endpoint.
-//! * A TCP client that wants an endpoint of a board gets an endpoint of its own, which hunts. What the client sends waits
-//!   until `Found`; signals to that endpoint are the client's.
-//! * **Back pressure towards the board**: [`SendError::Full`] means that nothing more is to be read from TCP until
-//!   [`Event::Room`] for the link. Memory for what is sent is set aside for each link.
-//! * **Back pressure from the board**: a [`Signal`] holds the link's memory until it is released, and can be kept for as
-//!   long as TCP has no room: [`Node::windows`] shows its bytes where they lie. Over TCP the peer is then held up. RIOCM has
-//!   nothing to hold a peer up with: [`Node::is_congested`] says that RapidIO messages are better left in the mailbox,
-//!   which RapidIO tells their senders; a link whose memory is used up all the same is reset, and says so. An inbox that
-//!   nobody empties drops what is beyond [`Config::inbox_bytes`], so that it does not use up its link
-//!   ([`Event::Dropped`]).
-//! * **Ends**: [`Event::Gone`] for each peer that the user knows, when its endpoint or its link ends. What the peer sent
-//!   before may still wait in inboxes. What was not sent is in [`LinkStatus::unsent`], and each window is told of by `Sent`.
-//!   A link begins anew only when all of its `Gone` were told, so that a `PeerId` never comes to mean another.
+//! * A published name is an endpoint. Each [`PeerId`] from which signals come is a conversation with a TCP connection of
+//!   its own. Bytes from that connection go to the peer, from the same endpoint.
+//! * A TCP client that connects to a board's endpoint gets an endpoint of its own, which hunts. The client's data waits
+//!   until `Found`. Signals to that endpoint belong to the client.
+//! * **Back pressure towards the board**: after [`SendError::Full`] the rule stops reading from TCP until [`Event::Room`]
+//!   for the link. Each link has its own memory for sending.
+//! * **Back pressure from the board**: a [`Signal`] holds the link's memory until it is released, for as long as TCP has
+//!   no room. [`Node::windows`] shows its bytes in place. Over TCP this stops the peer. RIOCM has no flow control:
+//!   [`Node::is_congested`] advises to leave RapidIO messages in the mailbox, which makes RapidIO stop their senders. A
+//!   link without memory is reset all the same, and reports it. An inbox that its user does not empty drops beyond
+//!   [`Config::inbox_bytes`], so that it does not use up its link ([`Event::Dropped`]).
+//! * **Ends**: [`Event::Gone`] for each peer that the user knows, when its endpoint or its link ends. Earlier signals of
+//!   the peer may still be in inboxes. [`LinkStatus::unsent`] counts unsent signals, and each window gets its `Sent`. A
+//!   link reconnects only after all of its `Gone` were reported, so a `PeerId` never means another peer.
 //!
 //! # Limits
 //!
-//! All memory is given at construction and is set aside for each link as it is added; nothing is allocated for signals.
-//! Names, hunts and link addresses are bounded for each link, and what is beyond is counted ([`LinkCounters`]) or, where
-//! RLNH has no word for no, ends the link. Looking for a name costs the logarithm of their number, sending costs the same
-//! however many there are.
+//! All memory is given at construction and reserved per link as it is added. Signals allocate nothing. Names, hunts and
+//! link addresses are bounded per link. Excess is counted ([`LinkCounters`]); where RLNH has no refusal, it ends the
+//! link. A name lookup costs the logarithm of their number. Sending costs the same for any number.
 //!
-//! # Where others differ
+//! # How it works
 //!
-//! Written from facts about LINX for Linux 2.5 and the protocol's document, version 21. A CONN_RESET while connecting
-//! ends the attempt, and connection id 0 is given to nobody, as RIOCM's own description says; LINX for Linux stays, and
-//! begins at 0. The length in the first four bytes of a RIOCM packet is written without those four and not looked at.
-//! Generations begin with a random number, so that those of two lives of a board differ. Not here: out-of-band connections beside a link's first, features (none are defined), LINX's Ethernet connection manager.
+//! * [`pool`] is the memory of all layers: chains of pieces of 1 KiB, with an account per link that other links cannot
+//!   use up. A message takes pieces as its packets arrive, not as its header announces.
+//! * RIOCM has no flow control and no retransmission. An error in one packet resets the connection, and RLNH connects
+//!   again at once. The table of the state machine is at the head of `riocm/establish.rs`. `tests/linx/data/machine.txt`
+//!   is the record of an independent peer.
+//! * Data packets name a connection by an id that may have a new owner. So sender and port are compared before anything
+//!   else. A first packet may overtake the CONN_ACK that opens the connection. It is kept until the ACK comes, and
+//!   dropped if the peer starts again.
+//! * A patched message is one whose sender wrote headers over its bytes and sends these bytes behind it
+//!   (`riocm/assembly.rs`). It is received in place: the chain has holes of one piece each, which are linked, and patches
+//!   fill them. A message is delivered only without holes and when every byte was written.
+//! * A signal of one packet takes a short way. `Node::send` looks up link, endpoint and connection once each, and copies
+//!   the bytes into one piece. A packet is a header of two words and a reference to the piece. A received one is copied
+//!   into a piece and put into the inbox without an event of RIOCM. Waiting signals are found by the number of their
+//!   first piece. All other cases (another kind of packet, an early packet, an unpublished endpoint) take the long way,
+//!   which decides. Adjacent pieces are written at once. A connection leaves the send list with its last packet.
+//! * A local link address is reused after the peer's UNPUBLISH_ACK. A peer's is released when the user has received its
+//!   `Gone`. Messages about names wait in one queue in front of signals. The queue is bounded, because each entry belongs
+//!   to a link address or a hunt.
+//!
+//! # In the gateway
+//!
+//! `appliance/src/gateway/linx` has one node for all links. `streams` carries links over TCP, by listeners and connectors
+//! of the interfaces. `mailbox` carries links over RapidIO: a port belongs to RIOCM while its network is known; otherwise
+//! its connections have no transport. `echo` returns signals. The peers of all links find a service's names.
+//!
+//! # Differences between descriptions
+//!
+//! The facts are from LINX for Linux 2.5 and from the protocol's document, version 21.
+//!
+//! * A CONN_RESET while connecting ends the attempt, and no connection has id 0, as RIOCM's own description says. LINX
+//!   for Linux keeps connecting, and begins at 0.
+//! * The length in the first four bytes of a RIOCM packet excludes these four bytes, and is ignored on receipt.
+//! * Generations begin with a random number, so those of two boots of a board differ.
+//!
+//! Not supported: out-of-band connections beside a link's first, features (none are defined), LINX's Ethernet connection
+//! manager.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -1,9 +1,20 @@
 //! TLS 1.3 and 1.2 for a server on a polling loop.
 //!
-//! [`Tls`] is what all connections share: certificate and key ([`Pair`]), randomness, and how much time
-//! handshakes may take; [`Session`] is one connection without its TCP socket. The protocol is rustls', the
-//! arithmetic RustCrypto's. Certificates are of ECDSA on P-256. Does not ask clients for certificates, and
-//! resumes nothing, so that it needs neither a clock nor memory of clients that are gone.
+//! [`Tls`] is shared by all connections: certificate and key ([`Pair`]), randomness, and a limit for handshake time.
+//! [`Session`] is one connection without its TCP socket. It stands between the TCP socket and `http::Connection`
+//! (`http/open.rs`): records in, text out, no I/O and no thread.
+//!
+//! The protocol is rustls', by its unbuffered interface. The arithmetic is RustCrypto's, without C or assembly.
+//! `provider.rs` joins the two: the crate `rustls-rustcrypto` is an alpha and takes randomness from the operating system,
+//! while here every secret comes from the appliance's own generator.
+//!
+//! Suites: AES-128-GCM and ChaCha20-Poly1305, X25519 and P-256, ECDSA on P-256. There are no client certificates and no
+//! tickets, so TLS needs neither a clock nor memory of past clients. Operations with public keys are counted: a
+//! connection whose handshake used some delays the others by 10 ms (`context.rs`).
+//!
+//! The gateway (`appliance/src/gateway/tls.rs`) selects the certificate at start: the configuration's, whose parts are
+//! checked with the document, or one of the appliance's own, which is stored in the configuration's area
+//! (`config/kept_pair.rs`).
 
 mod ciphers;
 mod context;

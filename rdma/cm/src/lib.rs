@@ -1,15 +1,34 @@
-//! The connection manager (vol. 1, ch. 12; Linux `drivers/infiniband/core/cm.c` and `cma.c`): makes
-//! and ends reliable connections by messages on queue pair 1, with the RDMA IP CM service in the
-//! TCP port space. Alternate paths, path migration and service id resolution are not offered.
+//! The connection manager (vol. 1, ch. 12; Linux `drivers/infiniband/core/cm.c` and `cma.c`): makes and ends reliable
+//! connections by messages on queue pair 1, with the RDMA IP CM service in the TCP port space. Not supported: alternate
+//! paths, path migration, service ID resolution.
 //!
-//! It is an engine: [`Cm`] is its state, which whoever has queue pairs owns, and [`Manager`] does what is to be done, over
-//! queue pairs and what else a [`Transport`] has. MADs that have arrived are given to it ([`Manager::handle_mad`]), and
-//! those to be sent are taken out ([`Manager::next_datagram`]).
+//! It is an engine. [`Cm`] is the state, which the owner of the queue pairs has. [`Manager`] works on it, over a
+//! [`Transport`] (queue pairs, addresses). [`Manager::handle_mad`] takes received MADs, [`Manager::next_datagram`]
+//! returns those to send.
 //!
-//! Who sent a message says its frame: the port that it came in on, and its source address. A message about a
-//! connection counts only if it comes from the peer of that connection. What a peer says of times and
-//! retries is capped ([`caps`]), and there is a bounded number of connections, of a host and in all: some
-//! give way to new requests ([`table`]).
+//! # Identity of a peer
+//!
+//! The frame identifies the sender: its port and its source address. A message about a connection counts only if the
+//! frame came in on that connection's port, from its peer's address, by the same kind of RoCE. The GID and the address in
+//! the private data of a REQ must be the frame's, and users of connections see that address. Packets of a connected queue
+//! pair must come from its peer, on its port. Nothing in a message changes the neighbour table.
+//!
+//! Connection IDs have random bits, as have queue pair numbers and first PSNs. A host that does not receive our replies
+//! can send neither a valid RTU nor a packet that replaces one. A host that can send and receive in another's name on its
+//! network is that host, as far as RoCE can tell.
+//!
+//! A REQ with a CA GUID and queue pair number in use ends that connection, as with Linux. This needs an otherwise valid
+//! REQ, and a connection of the same address.
+//!
+//! # Limits
+//!
+//! Times and retries of a peer are capped (`caps.rs` has the values and reasons): response timeout, repeated REPs and
+//! DREQs, ACK timeout, MRA, depths. A peer that never showed that it receives gets one DREQ.
+//!
+//! The table (`table.rs`) has a share for each host (`limits.connections_per_host`, at most half). If a host has its
+//! share, or the table is full, a new request evicts the least useful connection, the oldest first: in time-wait; ending;
+//! not answered by our user; accepted, but without a sign that the peer receives. Established connections are never
+//! evicted. At most 256 connections are half-open, half of them of one host.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,22 +1,4 @@
-//! NTRDMA: verbs across a non-transparent bridge, the second provider. The ideas (counterparts of
-//! queue pairs at the peer, indices that only grow, virtual doorbells that are
-//! sequence numbers) are those of the Linux driver of that name; what lies in memory is not, see
-//! [`wire`].
-//!
-//! [`Ntrdma`] is a state machine. Its loop calls `poll` with the bridge and uses it through the
-//! traits of [`verbs`]. Nothing is written to the peer but by `poll`, in batches:
-//!
-//! 1. payload, entries and answers to atomics, in any order;
-//! 2. behind a fence, the bells of the rings that got longer;
-//! 3. behind a fence, the bell of the batch, and the bridge's doorbell.
-//!
-//! Bells say how far a ring has got. Whoever sees one therefore sees everything that it announces.
-//!
-//! Payload goes to the peer's memory for payload, from where the peer copies it once it has checked
-//! the key; or straight to where it belongs, if that is memory that its owner lends to the peer; or,
-//! where both machines can load from each other's memory as from their own and the
-//! payload lies in memory that is exposed, the peer copies it from where it lies. Only the machine
-//! that owns a region ever writes to it, reads from it or checks its key. There is no UD service.
+#![doc = include_str!("../DESIGN.md")]
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

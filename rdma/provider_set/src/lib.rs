@@ -1,9 +1,29 @@
-//! The RDMA devices of a machine as one provider: RoCE over its ports, cards that do RoCE themselves, and NTRDMA over
-//! bridges if there are any. Who uses it listens once, has completions of all in one queue, and may have
-//! connections of all.
+//! All RDMA devices of a loop as one provider: RoCE in software over its ports, cards that do RoCE (at most two
+//! ConnectX), and NTRDMA over bridges. A user listens once, gets the completions of all devices in one queue, and may
+//! have connections over all of them. So one server has sessions over all devices, and no protocol is in the image twice.
 //!
-//! Names that only one device knows (queue pairs, regions, connections) say whose they are ([`names`]). Completion queues
-//! are of all. A protection domain is RoCE's by its own name, and another device's by that which `pd_on` gives.
+//! # Names
+//!
+//! Queue pairs, regions and connections belong to one device. Two bits of their names select it (`names`). So there are
+//! three devices beside RoCE: three bridges, or in an image with ConnectX two cards and a bridge. Completion queues
+//! belong to all. A protection domain is RoCE's by its own name, and another device's by `pd_on` (the device that has a
+//! local address); it is made there with its first object.
+//!
+//! Nothing of the other devices is inlined into the data path of RoCE, which costs a test of a bit per verb.
+//!
+//! # Cards
+//!
+//! The function of a ConnectX is shared between its Ethernet port, which the loop has as any other, and its provider
+//! (`connectx::Function`), each for one call at a time. It belongs to one core: the port goes to that core before the
+//! provider is made. A card that several cores share does no RoCE: it has one queue pair 1, and one owner of commands,
+//! events and doorbells. Further owners (`ethernet::mlx5::split`) have a pair of queues, an event queue for completions
+//! only, a doorbell page and a vector, but no commands.
+//!
+//! The loop polls cards before `serve` (`poll_cards`), rings their doorbells after it (`flush_cards`), and arms their
+//! completion queue with the ports' interrupts before a halt.
+//!
+//! A MAD from a card has no source MAC address. It waits until the control plane, on request (`next_stranger`; from
+//! another core through the port's ring), has resolved the host (`learn_neighbour_at`).
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -1,10 +1,13 @@
-//! RoCEv2 (and RoCEv1) in software, over any Ethernet port: the first verbs provider
-//! (InfiniBand Architecture vol. 1, ch. 9 to 12, annexes A16, A17; stock peer: Linux rdma_rxe).
+//! RoCEv2 (and RoCEv1) in software, over any Ethernet port: the first verbs provider (InfiniBand Architecture vol. 1, ch.
+//! 9 to 12, annexes A16, A17; stock peer: Linux rdma_rxe).
 //!
-//! [`Roce`] is a state machine. Its loop gives it received frames (`handle_frame`), takes packets
-//! to transmit (`poll_transmit`), runs its timers (`poll_timeout`, `handle_timeout`), and uses it
-//! through the traits of [`verbs`]. It does not resolve link-layer addresses, does not
-//! fragment, and offers neither UC, RD, XRC nor shared receive queues.
+//! [`Roce`] is a state machine. Its loop passes received frames (`handle_frame`), takes packets to transmit
+//! (`poll_transmit`), runs its timers (`poll_timeout`, `handle_timeout`), and uses it through the traits of [`verbs`]. It
+//! does not resolve link-layer addresses, does not fragment, and offers neither UC, RD, XRC nor shared receive queues.
+//!
+//! The work per packet does not depend on the number of queue pairs: a queue pair with data to send is on its port's
+//! list, timers are in a heap (`softverbs::timers`), connections are found in maps by their names and by host. Only rare
+//! operations look at all queue pairs: a link that goes down, and [`verbs::Provider::under_way`].
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

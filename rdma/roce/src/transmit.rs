@@ -20,7 +20,7 @@ const MAX_HEAD: usize = frame::MAX_LEN + bth::LEN + Deth::LEN + mad::LEN;
 /// if the port has no room, it hands the same packet over later. Each port has one of its own.
 ///
 /// It is made in the order of the wire: [`TxBuffer::begin`], extended headers, payload, and then
-/// [`Emitter::emit`], which fills in what stands before them and puts pad and ICRC behind.
+/// `Emitter::emit`, which fills in what stands before them and puts pad and ICRC behind.
 #[derive(Debug)]
 pub struct TxBuffer {
     head: [u8; MAX_HEAD],

@@ -1,11 +1,34 @@
-//! The narrow waist: protection domains, memory regions, queue pairs, completion queues, work
-//! requests and completions, in the words of the InfiniBand specification (vol. 1, ch. 10 and 11).
+//! The narrow interface between protocols and providers: protection domains, memory regions, queue pairs, completion
+//! queues, work requests and completions, in the terms of the InfiniBand specification (vol. 1, ch. 10 and 11).
 //!
-//! Above it the upper-layer protocols are written once; below it stand the providers: RoCE in
-//! software, NTRDMA over an NTB, hardware NICs. Posting is asynchronous, completion is polled,
-//! a provider is driven by its owner's loop. Local memory is named by [`Window`]s alone (all DMA
-//! memory is registered with a hardware provider once, at set-up); remote memory is named by a
-//! [`RemoteAddress`], which is an allegation until the side that owns the memory has checked it.
+//! Protocols are written once, above it. Providers implement it: RoCE in software, NTRDMA over an NTB, hardware NICs.
+//! Posting is asynchronous, completions are polled, and the owner's loop drives the provider. Local memory is named by
+//! [`Window`]s alone (all DMA memory is registered with a hardware provider once, at set-up). Remote memory is named by a
+//! [`RemoteAddress`], which is a claim until the owner of the memory has checked it.
+//!
+//! # Verbs with a default
+//!
+//! Some verbs have a default made of others, which a card replaces: [`Provider::post_empty_recvs`] posts several receives
+//! without memory (RTRS posts eight), [`Provider::repost_recv`] posts a receive again while its work request is still in
+//! the ring, [`Provider::post_announced`] is one record for a WRITE and the SEND that announces it. Of signaled requests
+//! with `ack_lazily` only the last completion found in one poll is reported; the user derives from its number which
+//! requests are done.
+//!
+//! # Reuse of memory
+//!
+//! [`Provider::under_way`] returns the send requests in flight, and [`Provider::is_done`] reports when none of them can
+//! be repeated. To give memory another use, its owner stops posting it and revokes its keys, then calls the first, then
+//! waits for the second. A peer that acknowledges nothing loses its queue pair after its capped retries, 20 s at most.
+//! One with endless RNR NAKs loses it after 60 s without progress. One that acknowledges slowly loses it when another
+//! user has waited for the memory for 60 s (`Storage::free_retired`).
+//!
+//! Acknowledged does not mean sent: a port reads payload in place, some time after a frame was queued. The frame of a
+//! repeated packet, or of one that a malicious peer acknowledged early, would carry the memory's next contents. So
+//! returned memory (blocks of the pool, windows of the arena, volumes) is free after a grace period, as in RCU:
+//! `hal::Retired` waits until each port that may send it has sent all that was queued at the start of the period.
+//! `Port::progress` reports this; a round asks for it only if memory waits (`gateway/lent_memory.rs`). A port that does
+//! not send delays only the blocks of its own queue pairs. Memory of ended sessions and volumes, and chunks in a gateway
+//! with remote servers, waits for all ports. So drivers must not keep frames for ever: they reset a device that hangs.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -1,11 +1,35 @@
-//! Models of PCI devices at register level: what a driver reads, writes and is interrupted by.
+//! Models of PCI devices at register level.
 //!
-//! A model is a state machine. Accesses come in as calls, the time is an argument, and what it wants of the
-//! machine (DMA, interrupts) goes out through [`Machine`]: nothing here does I/O, starts a thread or reads a
-//! clock. So the same model is driven by unit tests of our drivers in process, and by `models-server`, which
-//! shows it to QEMU as a PCI function.
+//! A model is a state machine without I/O. Register accesses are calls, time is an argument, and DMA and interrupts go
+//! out through [`Machine`]. Nothing here starts a thread or reads a clock. So a unit test of a driver uses the same model
+//! in process as `models-server`, which shows it to QEMU as a PCI function over vfio-user.
 //!
-//! What proves a model is the stock Linux driver on it, not our own.
+//! # What proves a device
+//!
+//! Three steps: (1) our driver against the model in one process, with faults; (2) the stock Linux driver against the
+//! model, which proves the model; (3) the image against the same model.
+//!
+//! | model | steps done | suites |
+//! |---|---|---|
+//! | NVMe | 1, 2, 3 | `models`, `disk_metal` |
+//! | Intel 82599 and its virtual function | 1, 2, 3 | `ixgbe` |
+//! | Cisco VIC | 1, 2, 3 | `enic` |
+//! | ConnectX | 1, 2, 3 | `mlx5` |
+//! | Tsi721 | 1, 2, 3 | `rapidio` |
+//! | I/OAT, PTDMA | 1, 2, 3 | `models`, `ntb_bridges` |
+//! | Intel's, AMD's and Switchtec's bridges | 1, 2, 3 | `ntb_hw`, `ntb_bridges` |
+//! | DSA | 1, 2 | `ntb_hw` |
+//!
+//! Step 2 of DSA uses an `idxd` built for CPUs without MOVDIR64B, as a module that makes eight stores of it. Step 3, and
+//! Debian's own `idxd`, need a host with KVM and the instruction. Their cases are skipped elsewhere, and have not run yet.
+//!
+//! `models-server … --engine` puts an engine beside a bridge. `models-server enic --own-address` and `--wire` select the
+//! other end of the cable: an interface of ours, or datagrams. The second function of the 82599's server is at the other
+//! end of the first one's cable.
+//!
+//! Several Tsi721 are one process, on a RapidIO network of switches and boards ([`rapidio`]) given as text. With `--own`
+//! one end point is ours (`server/src/own.rs`), so stock Linux in a guest is the peer of our driver, enumeration, rionet
+//! and rio_cm.
 #![forbid(unsafe_code)]
 
 mod big_endian;

@@ -1,9 +1,11 @@
-//! The last act of a panic, after its record was written: peers are told ([`Gateway::say_goodbye`]).
+//! Best-effort disconnect of peers ([`Gateway::say_goodbye`]), after the record of a panic was written: rounds run as
+//! before a reboot, for 250 ms at most, so that what waits for an acknowledgement gets it; then the peer across a bridge
+//! is notified. No disk is touched.
 //!
-//! The appliance is as the panic left it, perhaps with something half done. So this is for panics alone, not for
-//! exceptions, after which memory may be anything; only where the loop that has all of it has panicked; and
-//! whatever goes wrong ends it: another panic or an exception, since [`last_words`](super::last_words) speaks
-//! once, and whatever takes too long, by the timer.
+//! The panic may have left any state half changed. So this runs last, and only after a panic of the first core's loop:
+//! after an exception memory may have any contents, and another core's peers stand still with their loop. Another panic
+//! or an exception ends it ([`last_words`](super::last_words) runs once), and so does the timer after 300 ms, by an
+//! interrupt that does not return.
 
 use super::timer::Timer;
 use super::{Clock, apic, idt, interrupts};

@@ -1,9 +1,13 @@
-//! What is done when the appliance panics or the CPU reports an exception: the other cores are stopped, what
-//! happened is printed and recorded, and the machine starts again, or what the configuration says.
+//! Handles a panic or a CPU exception, on any core: stops the other cores by a non-maskable interrupt, prints and records
+//! the event, and restarts the machine, or does what the configuration says.
 //!
-//! Nothing here allocates or waits for a lock: whoever holds one may never let go of it. The record goes to
-//! the beginning of the DMA arena, where a reboot that leaves memory alone finds it, and to the disk that keeps
-//! the configuration, through a queue of its own ([`drivers::hal::CrashWriter`]).
+//! Nothing here allocates or waits for a lock, because the lock's owner may be stopped. The record (`operator::crash`)
+//! goes to the serial port, to the first page of the DMA arena, where a reboot that keeps memory finds it, and to the
+//! disk that has the configuration, through a virtqueue reserved at boot ([`drivers::hal::CrashWriter`]; the device is
+//! reset first, so the state of its driver does not matter). At the next boot a record that is only in memory goes to the
+//! disk.
+//!
+//! Callers are found by addresses behind calls on the stack. Frame pointers would cost the data path a register.
 
 use super::apic::{self, Apic};
 use super::timer::Timer;

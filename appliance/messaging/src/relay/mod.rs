@@ -5,7 +5,7 @@
 //! connection is in the buffers of its two ends. Half-closes and aborts go across. SMC's urgent byte
 //! stays in its place in the stream, without its mark: TCP here has none. Names are not looked up.
 //!
-//! Connections of which there is something new wait in a queue for their turn, in which [`TURN`] bytes go
+//! Connections of which there is something new wait in a queue for their turn, in which `TURN` bytes go
 //! each way at most. Who has more goes to the end of the queue; who has no more to move, or nowhere to put it,
 //! leaves it, and comes back with what arrives next, or with room.
 

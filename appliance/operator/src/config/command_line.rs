@@ -2,7 +2,7 @@
 //! with white space stands in double quotes, before or after the `=` as GRUB and QEMU users do.
 
 /// The settings of a command line in order, as (path, value). Other words are somebody else's, and
-/// so are `isthmus.test.…`, switches of test images, and [`CONFIG_DISK`]: both are read before there is
+/// so are `isthmus.test.…`, switches of test images, and `CONFIG_DISK`: both are read before there is
 /// a configuration.
 pub fn settings(line: &str) -> Vec<(String, String)> {
     let setting = |word: String| {

@@ -1,14 +1,22 @@
-//! Configuration: one typed TOML document for everything.
+//! Configuration: one typed TOML document.
 //!
-//! Sources, later ones win: the built-in default, the document embedded in the image, the fw_cfg
-//! file `opt/isthmus/config`, the config disk, `isthmus.PATH=VALUE` on the kernel command line,
-//! `set PATH VALUE` on the console. Documents are laid over each other table by table; a list
-//! (`[[net]]`, `[[volume]]`, an array) replaces an earlier one as a whole, while a path with an
-//! index changes or adds one entry. A source with a mistake never stops the appliance: it is left
-//! out, the mistake is told with its line, and what the source may have restricted stays closed. An
-//! unknown key alone is left out, and the rest holds.
+//! Sources, later ones win: the built-in default, the document embedded in the image, the fw_cfg file
+//! `opt/isthmus/config`, the config disk, `isthmus.PATH=VALUE` on the kernel command line, `set PATH VALUE` on the
+//! console. Documents are merged table by table. A list (`[[net]]`, `[[volume]]`, an array) replaces an earlier one as a
+//! whole; a path with an index changes or adds one entry. The platform reads the sources. Formats and meaning are here.
 //!
-//! Reading the sources is the platform's; here are their formats and what they mean.
+//! # What is open
+//!
+//! A mistake never stops the appliance, and never makes it less restrictive:
+//!
+//! * A source with a mistake is left out, and reported with its line. What it may have restricted is closed.
+//! * An unknown key is left out before its document is merged, and the rest is valid. What the misspelled key may have
+//!   restricted is closed (`closing.rs`).
+//! * While a document cannot be used, exports, rules, bridge, services and writing over HTTP are closed, unless a later
+//!   source defines them.
+//!
+//! HTTP's rules are in `net::http::access`: allowed hosts and addresses, a token for writes and captures, and for writes
+//! a Host of ours and no foreign Origin.
 
 mod checks;
 mod closing;

@@ -1,5 +1,8 @@
-//! Volumes from elsewhere: sessions with other servers and the devices that are mapped over them,
-//! and mirrors, whose members may be such devices.
+//! Volumes of other servers: sessions, the devices mapped over them, and mirrors, whose members may be such devices.
+//!
+//! It resolves servers by ARP and neighbour discovery, on the interface with the path's own address. A mirror takes its
+//! members out of the set of volumes. In a round, sessions and server are polled in turns until nothing moves, so another
+//! server's response is forwarded in the same round. Without configuration none of this exists.
 
 mod mirrors;
 mod orders;

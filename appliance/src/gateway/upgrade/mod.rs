@@ -1,7 +1,16 @@
-//! Upgrades: releases that are written into the slot that the appliance does not run from, and the record of which slot
-//! boots ([`release`]). The record says that the next start is a trial of the new one. It counts when it has run for
-//! [`CONFIRM`] and does all that it is configured to do, if what ran before did so too. If it never comes to that, because
-//! it panics, hangs, is switched off, or gives up after [`GIVES_UP`], the start after it is one of what ran before.
+//! Upgrades: writes a release into the slot that the appliance does not run from, and the record that selects the slot to
+//! boot ([`release`]).
+//!
+//! The record makes the next start a trial. The trial is confirmed after [`CONFIRM`] if the appliance is as ready as the
+//! one that ordered it was (`management::not_ready`, also the condition of `/readyz`). Only the appliance on trial can
+//! confirm. Any other end of a trial (panic, hang, power loss, or [`GIVES_UP`]) is followed by a start of the previous
+//! release.
+//!
+//! A power cut at any step leaves a bootable image. The slot's header is erased first and written last. Flushes separate
+//! image, header and record. `power_cuts.rs` tries every step, with any part of the unflushed data lost.
+//!
+//! An upgrade never erases the image inside the front end, so one fallback always remains. The disk of the slots has one
+//! user at a time beside `save`: each waits for the other.
 
 mod disk_io;
 mod fetch;

@@ -1,17 +1,29 @@
-//! Enumeration: every device of a network is found, end points get ids, switches get routes (RapidIO 2.2 annex 1,
-//! "System Bringup"; Linux `drivers/rapidio/rio-scan.c`, whose ids, tags and routes these are).
+//! Enumeration of a RapidIO network: finds all devices, assigns ids to end points and routes to switches (RapidIO 2.2
+//! annex 1, "System Bringup"; Linux `drivers/rapidio/rio-scan.c`, whose ids, tags and routes these are, as compared on
+//! the same models).
 //!
 //! A **host** walks from its port outwards, depth first, ports of a switch in ascending order, and locks each device.
-//! Component tags count from 1, the host's own, in the order of discovery; ids are the lowest that are free. Of two
-//! hosts that meet, the one with the lower id retreats. An **agent** waits until a host has found it, and walks then
-//! along the routes that it finds, changing nothing but the lock of a switch while it reads its table.
+//! Component tags count from 1, the host's own, in the order of discovery. Ids are the lowest free ones. Of two hosts
+//! that meet, the one with the lower id retreats. An **agent** waits until a host has found it. Then it walks along the
+//! routes that it finds, and changes only the lock of a switch while it reads the table.
 //!
-//! Differences to Linux, none of which changes an id: an end point behind a link that does not answer is left out and
-//! does not end the enumeration; a lock that a lower host holds is waited for ten seconds and not for ever; boards
-//! that come later are enumerated ([`Master`]).
+//! # Walks
 //!
-//! Walks are written as `async` functions, because they are sequences of questions: each `await` is one maintenance
-//! request. `walk::Walk` asks the port; there is no executor and nothing is woken.
+//! A walk is a sequence of questions, each a maintenance request. As a state machine it would have dozens of states. So
+//! walks are `async` functions, and each `await` is one request. `walk::Walk` polls them with the port and the time.
+//! There is no executor, and no waker.
+//!
+//! The upper bits of a component tag distinguish a walk from an interrupted one, whose locks and tags may remain in
+//! switches. The lower 17 bits are Linux's. A board that returns to its place gets its previous id. A host polls for
+//! changes a few ports at a time, in turns. The network is shared with such a walk, not copied.
+//!
+//! # Differences from Linux
+//!
+//! None of them changes an id.
+//!
+//! * An end point behind a link that does not answer is left out. It does not end the enumeration.
+//! * A lock of a lower host is waited for at most ten seconds.
+//! * Boards that come later are enumerated ([`Master`]).
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

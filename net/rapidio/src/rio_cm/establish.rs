@@ -30,7 +30,7 @@ impl Engine {
         self.ask(to, false, now)
     }
 
-    /// The same, and offers what [`super::flow`] is for: where the other end is ours, it takes that.
+    /// The same, and offers what `super::flow` is for: where the other end is ours, it takes that.
     pub fn connect_offering(&mut self, to: Peer, now: Instant) -> Result<u16, Error> {
         self.ask(to, true, now)
     }

@@ -13,7 +13,7 @@
 //! * Data that was unread when the peer closed can still be read.
 //! * The receiver's id stands in every message.
 //!
-//! Where the other end is ours, too, [`flow`] is what the protocol does not have.
+//! Where the other end is ours, too, `flow` is what the protocol does not have.
 
 mod arrival;
 mod channel;

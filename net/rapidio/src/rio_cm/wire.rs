@@ -45,7 +45,7 @@ pub struct Header {
     pub from_channel: u16,
     /// Of data: bytes of header and data. Of `Finish`: messages sent in all, modulo 2^16. Else 0.
     pub len: u16,
-    /// Between our own ([`super::flow`]): of a request and its acknowledgement that it is so, else how many messages the
+    /// Between our own (`super::flow`): of a request and its acknowledgement that it is so, else how many messages the
     /// receiver may send in all, modulo 2^16. Linux sends 0, or of data whatever its user left there, and does not read it.
     pub word: u16,
 }

@@ -3,7 +3,7 @@
 //!
 //! A MAC address is made of a destination id. Who takes part says so by doorbells: JOIN, which whoever did not know
 //! it answers, and LEAVE. Broadcasts and groups go to each peer that has joined, one by one; to more than a mailbox holds
-//! ([`broadcast`]) in parts.
+//! (`broadcast`) in parts.
 //!
 //! A stock peer that believes us to be there does not answer a JOIN: we say LEAVE first, in case we crashed and it
 //! has not noticed. A peer to whom a message cannot be delivered is taken for gone until it joins again, which it is

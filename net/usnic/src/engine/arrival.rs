@@ -38,7 +38,7 @@ pub(super) enum Taken {
 
 impl Endpoint {
     /// A datagram at the data channel as most of a long message are: the packet that is expected, with no other
-    /// missing and nothing acknowledged, whose part comes in its turn (see [`Message::next_part`]). Else nothing is done;
+    /// missing and nothing acknowledged, whose part comes in its turn (see `Message::next_part`). Else nothing is done;
     /// whether it was that.
     #[inline(always)]
     pub(super) fn receive_next_part(

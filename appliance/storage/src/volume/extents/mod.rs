@@ -3,7 +3,7 @@
 //! | bytes of the disk | what |
 //! |---|---|
 //! | 0..16 | `ISTHMUS VOLUMES1`, by which the disk is known |
-//! | 32768.. | first copy of the table, see [`table`] |
+//! | 32768.. | first copy of the table, see `table` |
 //! | 65536.. | second copy |
 //! | 1 MiB.. | extents, in units of 1 MiB |
 //!
