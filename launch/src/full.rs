@@ -29,6 +29,8 @@ pub fn become_it() -> ExitCode {
 fn built() -> Result<Command> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace::root());
+    // As in `./isthmus`, so that nothing is compiled twice.
+    cargo.env("RUSTC_BOOTSTRAP", "1");
     cargo.args(["build", "--locked", "--profile", "quick", "-p", "launch"]);
     cargo.args(["--features", "engines", "--bin", "launch-full"]);
     command::run_quietly("building the rest of the launcher", &mut cargo)?;
