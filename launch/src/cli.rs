@@ -25,7 +25,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Install everything that building, running and testing needs
+    /// Bring every program onto this machine that building, running and testing needs
     Setup,
     /// Build the image: target/isthmus/isthmus.elf
     Build {
@@ -148,4 +148,46 @@ fn carry_out(command: Verb) -> Result<()> {
 fn built(purposes: &[Purpose], options: &build::Options) -> Result<build::Image> {
     setup::install(&[&[Purpose::Build], purposes].concat())?;
     build::build(options)
+}
+
+/// The texts in `launch/help`, which `./isthmus` prints without building anything.
+#[cfg(all(test, feature = "engines"))]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::workspace;
+
+    /// With `ISTHMUS_WRITE_HELP=1` the texts are written, and the test passes.
+    #[test]
+    fn help_is_printed_as_the_program_has_it() {
+        let mut texts = Vec::new();
+        let mut command = Arguments::command().term_width(100);
+        let mut completion = Vec::new();
+        clap_complete::generate(
+            clap_complete::Shell::Bash,
+            &mut command,
+            "isthmus",
+            &mut completion,
+        );
+        texts.push(("completion.bash".to_string(), String::from_utf8(completion).unwrap()));
+        texts.push(("isthmus.txt".to_string(), command.render_help().to_string()));
+        command.build();
+        for verb in command.get_subcommands_mut() {
+            let text = verb.clone().term_width(100).render_help().to_string();
+            texts.push((format!("{}.txt", verb.get_name()), text));
+        }
+        for (name, text) in texts {
+            let path = workspace::root().join("launch/help").join(&name);
+            if std::env::var_os("ISTHMUS_WRITE_HELP").is_some() {
+                std::fs::write(&path, &text).unwrap();
+            }
+            let kept = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(
+                kept == text,
+                "launch/help/{name} is not what the program prints: write it with \
+                 ISTHMUS_WRITE_HELP=1 cargo test --profile host --workspace -p launch --lib help"
+            );
+        }
+    }
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::System;
-use crate::qemu::{Boot, Nic, Spec, Vm};
+use crate::qemu::{Boot, Nic, Spec, Vm, boots};
 
 /// What rxe and the kernel's CRCs run well on under emulation, and old enough for any host. Not CMPXCHG16B:
 /// up to QEMU 7.2 the translator calls its helper without having stored which operation set the flags, and
@@ -75,6 +75,7 @@ impl Guest {
             .wait_for_within("GUEST-UP", BOOT)
             .with_context(|| format!("booting {}", self.name))?;
         self.sh("true")?;
+        boots::note(self.vm.age());
         Ok(())
     }
 

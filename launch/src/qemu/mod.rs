@@ -5,6 +5,7 @@
 //! no byte of the console is missed and nothing has to be retried. A `Vm` that is dropped is killed.
 
 mod arguments;
+pub mod boots;
 mod cached_disk;
 mod device;
 pub mod ivshmem;

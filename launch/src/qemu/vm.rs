@@ -94,7 +94,9 @@ impl Vm {
 
     /// Waits until the appliance is up and shows its prompt. Returns what it printed.
     pub fn wait_ready(&mut self) -> Result<String> {
-        self.wait_for(PROMPT)
+        let banner = self.wait_for(PROMPT)?;
+        super::boots::note(self.age());
+        Ok(banner)
     }
 
     /// Types `reboot` and waits until the appliance has started again. Until the machine ends, messages repaint
@@ -102,7 +104,7 @@ impl Vm {
     pub fn reboot(&mut self) -> Result<()> {
         self.serial.send(b"reboot\r")?;
         self.wait_for(" ready")?;
-        self.wait_ready()?;
+        self.wait_for(PROMPT)?;
         Ok(())
     }
 

@@ -3,10 +3,12 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use super::Options;
+use super::plan::{Cases, Job};
 use super::suites::Suite;
 use crate::fuzz::Fuzzer;
 use crate::setup::Purpose;
@@ -19,17 +21,29 @@ pub(super) struct Outcome {
     pub failed: usize,
     /// Marked `#[ignore]`.
     pub ignored: usize,
+    /// Cases, and the time from the result before to theirs.
+    pub times: Vec<(String, Duration)>,
 }
 
-/// Runs one suite with its output on this terminal.
+/// Runs one job with its output on this terminal.
 pub(super) fn run(
-    suite: &Suite,
+    job: &Job,
     options: &Options,
     environment: &[(&str, PathBuf)],
 ) -> Result<Outcome> {
     let mut outcome = Outcome::default();
-    if let Some(mut cases) = cases(suite, options)? {
-        run_cases(suite, &mut cases, environment, &mut outcome)?;
+    match job.suite.name {
+        "races" => run_cases(job.suite, &mut races::cases()?, environment, &mut outcome)?,
+        "guided" => {
+            let guided = Fuzzer::build()?.run(options.minutes, &options.case)?;
+            outcome.passed += guided.passed;
+            outcome.failed += guided.failed;
+        }
+        _ => {
+            if let Some(mut cases) = cases(job, options)? {
+                run_cases(job.suite, &mut cases, environment, &mut outcome)?;
+            }
+        }
     }
     Ok(outcome)
 }
@@ -48,31 +62,37 @@ fn cargo_test(suite: &Suite) -> Command {
     cargo
 }
 
-/// The cargo commands that only compile suites, each once.
-pub(super) fn compile(suites: &[&Suite]) -> Vec<Command> {
+/// The cargo commands that only compile the programs of jobs, each once.
+pub(super) fn compile(jobs: &[Job]) -> Vec<Command> {
     let mut programs = Vec::new();
     let mut commands = Vec::new();
-    for suite in suites {
+    for suite in jobs.iter().map(|job| job.suite) {
+        match suite.name {
+            "races" => commands.extend(races::compile().ok()),
+            "guided" => commands.extend(Fuzzer::compile().ok()),
+            _ => {}
+        }
+        if matches!(suite.name, "races" | "guided") {
+            continue;
+        }
         if !programs.contains(&suite.target) {
             programs.push(suite.target);
             let mut cargo = cargo_test(suite);
             cargo.arg("--no-run");
             commands.push(cargo);
         }
-        commands.extend(match suite.name {
-            "unit" => races::compile().ok(),
-            "fuzz" => Fuzzer::compile().ok(),
-            _ => None,
-        });
     }
     commands
 }
 
-/// The names of a suite's cases that contain `case`, of the program that has those of other suites too.
-fn named(suite: &Suite, case: &str) -> Result<Vec<String>> {
+/// The names of a suite's cases, in the program that may have those of other suites too.
+fn names(suite: &Suite) -> Result<Vec<String>> {
     let module = format!("{}::", suite.of.unwrap_or(suite.name));
     let mut cargo = cargo_test(suite);
-    cargo.args(["--quiet", "--", "--list", "--format", "terse", &module]);
+    cargo.args(["--quiet", "--", "--list", "--format", "terse"]);
+    if suite.module {
+        cargo.arg(&module);
+    }
     let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.context("could not start cargo")?;
     if !output.status.success() {
@@ -80,12 +100,13 @@ fn named(suite: &Suite, case: &str) -> Result<Vec<String>> {
     }
     let names = String::from_utf8_lossy(&output.stdout).into_owned();
     let names = names.lines().filter_map(|line| line.strip_suffix(": test"));
-    let ours = names.filter(|name| name.strip_prefix(&module).is_some_and(|n| n.contains(case)));
+    let ours = names.filter(|name| !suite.module || name.starts_with(&module));
     Ok(ours.map(str::to_string).collect())
 }
 
-/// The cargo command that runs a suite's cases; none when it has none of that name.
-fn cases(suite: &Suite, options: &Options) -> Result<Option<Command>> {
+/// The cargo command that runs a job's cases; none when it has none.
+fn cases(job: &Job, options: &Options) -> Result<Option<Command>> {
+    let suite = job.suite;
     let mut cargo = cargo_test(suite);
     cargo.arg("--");
     if suite.needs.guests() || suite.uses.contains(&Purpose::OpenMpi) {
@@ -98,20 +119,30 @@ fn cases(suite: &Suite, options: &Options) -> Result<Option<Command>> {
     if options.seed.is_some() {
         cargo.arg("--nocapture");
     }
-    if suite.module {
-        let names = named(suite, &options.case)?;
-        if names.is_empty() {
-            return Ok(None);
+    let module = suite.of.unwrap_or(suite.name).len() + "::".len();
+    let chosen = match &job.cases {
+        Cases::All if !suite.module => return Ok(Some(cargo)),
+        Cases::Named(parts) if !suite.module => {
+            cargo.args(parts);
+            return Ok(Some(cargo));
         }
-        cargo.arg("--exact").args(names);
-    } else if !options.case.is_empty() {
-        cargo.arg(&options.case);
+        Cases::All => names(suite)?,
+        Cases::Named(parts) => {
+            let mut names = names(suite)?;
+            names.retain(|name| parts.iter().any(|part| name[module..].contains(part.as_str())));
+            names
+        }
+        Cases::Part { part, of } => names(suite)?.into_iter().skip(*part).step_by(*of).collect(),
+    };
+    if chosen.is_empty() {
+        return Ok(None);
     }
+    cargo.arg("--exact").args(chosen);
     Ok(Some(cargo))
 }
 
 /// Runs cases, and adds what came out.
-pub(super) fn run_cases(
+fn run_cases(
     suite: &Suite,
     cargo: &mut Command,
     environment: &[(&str, PathBuf)],
@@ -126,9 +157,14 @@ pub(super) fn run_cases(
     let mut child = cargo.spawn().context("could not start cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
     let (failed, passed) = (outcome.failed, outcome.passed);
+    let mut last = Instant::now();
     for line in BufReader::new(output).lines() {
         let line = line.context("could not read what cargo prints")?;
         println!("{line}");
+        if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.split(" ... ").next()) {
+            outcome.times.push((format!("{}: {name}", suite.name), last.elapsed()));
+            last = Instant::now();
+        }
         if let Some(some) = counts(&line) {
             outcome.passed += some.passed;
             outcome.failed += some.failed;
@@ -158,6 +194,7 @@ fn counts(line: &str) -> Option<Outcome> {
         passed: number_before(" passed")?,
         failed: number_before(" failed")?,
         ignored: number_before(" ignored")?,
+        times: Vec::new(),
     })
 }
 

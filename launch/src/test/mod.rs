@@ -1,48 +1,67 @@
 //! `./isthmus test`: runs the test suites and closes with one line that sums them up.
 
 mod cases;
+mod lab;
+mod plan;
+mod reach;
+mod short;
 mod suites;
 mod summary;
+mod times;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use clap::Args;
 
 use crate::ahead::Ahead;
-use crate::build::{self, Families};
+use crate::build::Profile;
 use crate::fuzz::Fuzzer;
-use crate::qemu::Program;
-use crate::races;
-use crate::setup::{self, Purpose};
-use crate::{command, fresh, full, guest, models, workspace};
-use cases::{compile, run, run_cases};
-use suites::{FORMATS, METAL, Needs, PROVOKE, SANITIZED, SUITES, Suite};
-use summary::summary;
+use crate::qemu::boots;
+use crate::{fresh, guest, setup, workspace};
+use cases::{Outcome, compile, run};
+use lab::Lab;
+use plan::Job;
+use suites::{SANITIZED, SUITES};
+use summary::Summary;
+use times::Times;
+
+/// When a run began, in seconds since 1970: what `.ci/run` did before counts to its time.
+const STARTED: &str = "ISTHMUS_STARTED";
+/// Seconds that an image takes that is not built yet.
+const IMAGE: u64 = 120;
 
 /// Options of `./isthmus test`.
 #[derive(Args)]
 pub struct Options {
-    /// The suites to run (when none is named, all but the long ones)
+    /// The suites to run, with all their cases (when none is named, the short tier)
     #[arg(value_parser = SUITES.iter().map(|suite| suite.name).collect::<Vec<_>>())]
     suites: Vec<String>,
-    /// The whole matrix of machines, not a covering choice; the longest paste; the long suites
+    /// The short and the long tier: every case but the soak tests, the whole matrix of machines, the longest paste
     #[arg(long)]
     full: bool,
+    /// The soak tests alone: single cases of more than ten minutes
+    #[arg(long)]
+    soak: bool,
+    /// Behind the short tier, go on with long suites in turns until so many minutes have passed
+    #[arg(long, value_name = "MINUTES")]
+    until: Option<u64>,
+    /// List the suites with their tiers and minutes
+    #[arg(long)]
+    list: bool,
     /// Run only the cases whose name contains this
     #[arg(long, default_value = "")]
     case: String,
-    /// Replay this seed of the simulator or of the fuzzer, and tell what happens
+    /// Replay this seed of the simulator or of the fuzzer, and print what happens
     #[arg(long)]
     seed: Option<u64>,
-    /// How long the suite `fuzz` looks for inputs by coverage (5 with `--full` and where CI is set, else 1)
-    #[arg(long)]
-    minutes: Option<u32>,
-    /// Feed an input that the suite `fuzz` has kept once more; its directory has the name of its target
+    /// How long the suite `guided` looks for inputs by coverage
+    #[arg(long, default_value_t = 5)]
+    minutes: u32,
+    /// Feed an input that the suite `guided` has kept once more; its directory has the name of its target
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
     /// With the image for development (`./isthmus build --dev`), which is built sooner: what is shipped stays untried
@@ -53,132 +72,133 @@ pub struct Options {
     fresh: bool,
 }
 
-impl Options {
-    /// How long inputs are looked for by coverage.
-    fn minutes(&self) -> u32 {
-        let thorough = self.full || std::env::var_os("CI").is_some();
-        self.minutes.unwrap_or(if thorough { 5 } else { 1 })
-    }
-}
-
 /// Runs the suites asked for. An error when a case failed or a suite could not run.
 pub fn test(options: &Options) -> Result<()> {
     if options.fresh {
         return fresh::test(&fresh_arguments(options));
     }
+    if options.list {
+        for suite in SUITES {
+            println!("{:<14} {:<6} {:>3} min", suite.name, suite.tier.name(), suite.seconds.div_ceil(60));
+        }
+        return Ok(());
+    }
     if let Some(input) = &options.replay {
         setup::install(SANITIZED)?;
         return Fuzzer::build()?.replay(input);
     }
-    let asked = |suite: &&Suite| {
-        let by_default = options.suites.is_empty() && (options.full || !suite.long);
-        by_default || options.suites.iter().any(|name| name == suite.name)
-    };
-    let suites: Vec<&Suite> = SUITES.iter().filter(asked).collect();
+    let started = start();
+    let jobs = plan::first(options);
     let directory = workspace::target().join("test");
     fs::create_dir_all(&directory)?;
-    let skipped = directory.join("skipped");
-    fs::write(&skipped, "")?;
-
-    let mut environment: Vec<(&str, PathBuf)> = vec![("ISTHMUS_SKIPPED", skipped.clone())];
-    let uses: Vec<Purpose> = suites.iter().flat_map(|suite| suite.uses).copied().collect();
-    setup::install(&uses)?;
-    let ahead = Ahead::start(compile(&suites));
-    if suites.iter().any(|suite| suite.needs.guests()) {
-        guest::prepare()?;
-    }
-    if suites.iter().any(|suite| suite.needs.unpacked_qemu()) {
-        Program::with_vfio_user()?;
-    }
-    if suites.iter().any(|suite| suite.needs.models()) {
-        environment.push(("ISTHMUS_MODELS", models::build()?));
-    }
-    let with_image = || suites.iter().filter(|suite| suite.needs.image());
-    let profile = build::Profile::dev(options.dev);
-    let mut families = BTreeMap::new();
-    let mut packed = None;
-    for family in with_image().filter_map(|suite| suite.family) {
-        if !families.contains_key(family) {
-            let name = Some(format!("isthmus-{family}"));
-            let options = build::Options {
-                families: Families::and(family),
-                name,
-                profile,
-                ..Default::default()
-            };
-            families.insert(family, build::build(&options)?.elf);
+    let mut round = Round::new(options, &directory)?;
+    let times = Times::start(&directory)?;
+    lab::install(&jobs)?;
+    let ahead = Ahead::start(compile(&jobs));
+    let guest = jobs.iter().any(|job| job.suite.needs.guests());
+    let guest = guest.then(|| thread::spawn(guest::prepare));
+    for job in &jobs {
+        if job.suite.needs.image() {
+            round.lab.prepare(job)?;
         }
     }
-    if with_image().any(|suite| suite.family.is_none()) {
-        let uhyve = suites.iter().any(|suite| suite.needs == Needs::Uhyve);
-        let faults = suites.iter().any(|suite| PROVOKE.contains(&suite.name));
-        let options = build::Options { uhyve, faults, profile, ..Default::default() };
-        let image = build::build(&options)?;
-        if let Some(uhyve) = &image.uhyve {
-            environment.push(("ISTHMUS_UHYVE", uhyve.clone()));
-        }
-        if let Some(faults) = &image.faults {
-            environment.push(("ISTHMUS_FAULTS", faults.clone()));
-        }
-        if suites.iter().any(|suite| suite.needs == Needs::Formats) {
-            packed = Some(image.elf.clone());
-        }
-        environment.push(("ISTHMUS_IMAGE", image.elf));
+    if let Some(guest) = guest {
+        guest.join().map_err(|_| anyhow::anyhow!("preparing the guest panicked"))??;
     }
-    if options.full {
-        environment.push(("ISTHMUS_FULL", "1".into()));
-    }
-
-    if let Some(seed) = options.seed {
-        environment.push(("ISTHMUS_SEED", seed.to_string().into()));
-    }
-
     ahead.finish();
-    if let Some(elf) = &packed {
-        let pack = full::in_tests()?;
-        for (variable, format) in FORMATS {
-            let path = directory.join(format!("isthmus.{format}"));
-            let mut pack = Command::new(&pack);
-            pack.args(["image", format, "--elf"]).arg(elf).arg("--output").arg(&path);
-            command::run(&mut pack)?;
-            environment.push((variable, path));
-        }
+    let building = started.elapsed();
+    for job in &jobs {
+        round.run(job)?;
     }
-    let mut table = Vec::new();
-    for suite in suites {
-        let started = Instant::now();
-        let own = suite.family.and_then(|family| families.get(family));
-        let own = own.map(|image| ("ISTHMUS_IMAGE", image.clone()));
-        let mut environment: Vec<_> = environment.iter().cloned().chain(own).collect();
-        if suite.of.is_some() {
-            let unsaid = METAL.iter().filter(|(name, _)| std::env::var_os(name).is_none());
-            environment.extend(unsaid.map(|(name, value)| (*name, PathBuf::from(value))));
-        }
-        let mut outcome = run(suite, options, &environment)?;
-        if suite.name == "unit" && options.case.is_empty() {
-            run_cases(suite, &mut races::cases()?, &environment, &mut outcome)?;
-        }
-        // A seed is one of the cases' that are made by chance.
-        if suite.name == "fuzz" && options.seed.is_none() {
-            let guided = Fuzzer::build()?.run(options.minutes(), &options.case)?;
-            outcome.passed += guided.passed;
-            outcome.failed += guided.failed;
-        }
-        table.push((suite.name, outcome, started.elapsed()));
+    if let Some(minutes) = options.until {
+        round.go_on(plan::more(), started, Duration::from_secs(minutes * 60))?;
     }
-    let skipped = fs::read_to_string(&skipped)?;
-    summary(&table, &skipped, &options.case)
+    round.close(started, building, &times)
 }
 
-/// What `./isthmus` is told in a fresh system: the same, but for `--fresh`.
+/// Jobs that run, and their outcomes.
+struct Round<'a> {
+    options: &'a Options,
+    lab: Lab,
+    environment: Vec<(&'static str, PathBuf)>,
+    skipped: PathBuf,
+    outcomes: Vec<(String, Outcome, Duration)>,
+    not_run: Vec<String>,
+}
+
+impl Round<'_> {
+    fn new<'a>(options: &'a Options, directory: &std::path::Path) -> Result<Round<'a>> {
+        let skipped = directory.join("skipped");
+        fs::write(&skipped, "")?;
+        let mut environment = vec![
+            ("ISTHMUS_SKIPPED", skipped.clone()),
+            (boots::VARIABLE, times::file(directory)),
+        ];
+        if options.full {
+            environment.push(("ISTHMUS_FULL", "1".into()));
+        }
+        if let Some(seed) = options.seed {
+            environment.push(("ISTHMUS_SEED", seed.to_string().into()));
+        }
+        let lab = Lab::new(Profile::dev(options.dev));
+        Ok(Round { options, lab, environment, skipped, outcomes: Vec::new(), not_run: Vec::new() })
+    }
+
+    fn run(&mut self, job: &Job) -> Result<()> {
+        self.lab.prepare(job)?;
+        self.lab.pack(job)?;
+        let mut environment = self.environment.clone();
+        environment.extend(self.lab.environment(job));
+        let started = Instant::now();
+        let outcome = run(job, self.options, &environment)?;
+        self.outcomes.push((job.name(), outcome, started.elapsed()));
+        Ok(())
+    }
+
+    /// Runs jobs for which there should be time until `limit` after `started`.
+    fn go_on(&mut self, jobs: Vec<Job>, started: Instant, limit: Duration) -> Result<()> {
+        for job in jobs {
+            let image = if self.lab.lacks_an_image_for(&job) { IMAGE } else { 0 };
+            let takes = Duration::from_secs(u64::from(job.seconds()) * 5 / 4 + image);
+            if started.elapsed() + takes <= limit {
+                self.run(&job)?;
+            } else {
+                self.not_run.push(job.name());
+            }
+        }
+        Ok(())
+    }
+
+    fn close(self, started: Instant, building: Duration, times: &Times) -> Result<()> {
+        if !self.not_run.is_empty() {
+            println!("\nnot run this time, for want of time: {}", self.not_run.join(", "));
+        }
+        let skipped = fs::read_to_string(&self.skipped)?;
+        let summary = Summary { table: &self.outcomes, skipped: &skipped, case: &self.options.case };
+        times.print(started.elapsed(), building, &self.outcomes)?;
+        summary.close()
+    }
+}
+
+/// When this run began, by `.ci/run` if that has said so.
+fn start() -> Instant {
+    let now = Instant::now();
+    let began = std::env::var(STARTED).ok().and_then(|text| text.trim().parse().ok());
+    let since = began.and_then(|seconds| {
+        let began = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        SystemTime::now().duration_since(began).ok()
+    });
+    since.and_then(|since| now.checked_sub(since)).unwrap_or(now)
+}
+
+/// The words for `./isthmus` in a fresh system: the same, but for `--fresh`.
 fn fresh_arguments(options: &Options) -> Vec<String> {
     let mut words = vec!["test".to_string()];
     words.extend(options.suites.iter().cloned());
-    if options.full {
-        words.push("--full".into());
-    }
-    if options.dev {
-        words.push("--dev".into());
+    for (is_set, word) in
+        [(options.full, "--full"), (options.soak, "--soak"), (options.dev, "--dev")]
+    {
+        words.extend(is_set.then(|| word.to_string()));
     }
     if !options.case.is_empty() {
         words.extend(["--case".into(), options.case.clone()]);
@@ -186,8 +206,9 @@ fn fresh_arguments(options: &Options) -> Vec<String> {
     if let Some(seed) = options.seed {
         words.extend(["--seed".into(), seed.to_string()]);
     }
-    if let Some(minutes) = options.minutes {
-        words.extend(["--minutes".into(), minutes.to_string()]);
+    if let Some(minutes) = options.until {
+        words.extend(["--until".into(), minutes.to_string()]);
     }
+    words.extend(["--minutes".into(), options.minutes.to_string()]);
     words
 }

@@ -1,5 +1,6 @@
-//! The suites: what each runs, what it needs, and what is installed for it.
+//! The suites: what each runs, in which tier, what it needs, and what is installed for it.
 
+use super::short;
 use crate::build::families::BARE;
 use crate::setup::Purpose;
 
@@ -15,10 +16,41 @@ pub(super) struct Suite {
     pub needs: Needs,
     /// What has to be installed for it: every program of the host's that it runs is in one of these.
     pub uses: &'static [Purpose],
-    /// Minutes of waiting for Linux's timers, or of measuring tools: run when named, or with `--full`.
-    pub long: bool,
+    pub tier: Tier,
+    /// Seconds that all its cases take on two processors that do little else, without building.
+    pub seconds: u32,
     /// A family that the usual image has not, or [`BARE`]: these cases boot one of their own.
     pub family: Option<&'static str>,
+}
+
+/// When a suite runs. A suite that is named runs whole, whatever its tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tier {
+    /// With every `./isthmus test`.
+    Short,
+    /// Its cases in [`short::CASES`] with every `./isthmus test`, all with `--full`, and in CI in turns.
+    Long,
+    /// With `--soak` alone.
+    Soak,
+}
+
+impl Tier {
+    /// Its name in docs/test.md.
+    pub(super) fn name(self) -> &'static str {
+        ["short", "long", "soak"][self as usize]
+    }
+}
+
+impl Suite {
+    /// The cases that the short tier runs of it; all if there is no choice, none if the list is empty.
+    pub(super) fn short_cases(&self) -> Option<&'static [&'static str]> {
+        let choice = short::CASES.iter().find(|(name, _)| *name == self.name);
+        match (choice, self.tier) {
+            (Some((_, cases)), _) => Some(cases),
+            (None, Tier::Short) => None,
+            (None, _) => Some(&[]),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -139,97 +171,100 @@ const CAPTURES: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Captures];
 
 pub(super) const SUITES: &[Suite] = &[
-    Suite { target: None, uses: SANITIZED, ..host_suite("unit") },
-    host_suite("sim"),
-    Suite { uses: SANITIZED, ..host_suite("fuzz") },
-    Suite { target: Some("usnic"), uses: OPEN_MPI, ..host_suite("usnic") },
+    Suite { target: None, ..host_suite("unit", 260) },
+    Suite { tier: Tier::Long, ..host_suite("sim", 180) },
+    host_suite("fuzz", 60),
+    Suite { uses: SANITIZED, tier: Tier::Long, ..host_suite("guided", 300) },
+    Suite { uses: SANITIZED, tier: Tier::Long, ..host_suite("races", 60) },
+    Suite { target: Some("usnic"), uses: OPEN_MPI, tier: Tier::Long, ..host_suite("usnic", 200) },
     Suite {
         target: Some("usnic_image"),
         needs: Needs::Image,
         uses: OPEN_MPI_AND_IMAGE,
-        ..host_suite("usnic_image")
+        tier: Tier::Long,
+        ..host_suite("usnic_image", 300)
     },
-    Suite { target: Some("linx"), uses: DISSECTED, ..host_suite("linx") },
-    Suite { target: Some("qtest"), needs: Needs::Qemu, uses: QTEST, ..host_suite("qtest") },
-    boot_suite("boot"),
-    Suite { needs: Needs::Uhyve, uses: UHYVE_USED, ..boot_suite("uhyve") },
-    boot_suite("console"),
-    Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("consoles") },
-    Suite { needs: Needs::Formats, uses: FORMATS_AND_MODELS, ..boot_suite("platform") },
-    boot_suite("net"),
-    boot_suite("cores"),
-    boot_suite("config"),
-    Suite { uses: TLS_USED, ..boot_suite("tls") },
-    boot_suite("disk"),
-    boot_suite("nvme"),
-    Suite { needs: Needs::ImageAndQemu, uses: BOOT_MODELS, ..boot_suite("nics") },
-    Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save") },
-    Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("netboot") },
-    Suite { long: true, needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("upgrade") },
-    boot_suite("volumes"),
-    metal_suite("boot_metal", boot_suite("boot")),
-    metal_suite("net_metal", boot_suite("net")),
-    metal_suite("disk_metal", boot_suite("disk")),
-    metal_suite("volumes_metal", boot_suite("volumes")),
+    Suite { target: Some("linx"), uses: DISSECTED, ..host_suite("linx", 60) },
+    Suite { target: Some("qtest"), needs: Needs::Qemu, uses: QTEST, ..host_suite("qtest", 20) },
+    boot_suite("boot", 60),
+    Suite { needs: Needs::Uhyve, uses: UHYVE_USED, tier: Tier::Long, ..boot_suite("uhyve", 30) },
+    boot_suite("console", 30),
+    Suite { needs: Needs::Formats, uses: FORMATS_USED, tier: Tier::Long, ..boot_suite("consoles", 60) },
+    Suite { needs: Needs::Formats, uses: FORMATS_AND_MODELS, tier: Tier::Long, ..boot_suite("platform", 60) },
+    boot_suite("net", 60),
+    boot_suite("cores", 30),
+    boot_suite("config", 40),
+    Suite { uses: TLS_USED, ..boot_suite("tls", 60) },
+    boot_suite("disk", 40),
+    boot_suite("nvme", 60),
+    Suite { needs: Needs::ImageAndQemu, uses: BOOT_MODELS, ..boot_suite("nics", 20) },
+    Suite { needs: Needs::Formats, uses: FORMATS_USED, tier: Tier::Long, ..boot_suite("save", 90) },
+    Suite { needs: Needs::Formats, uses: FORMATS_USED, tier: Tier::Long, ..boot_suite("netboot", 90) },
+    Suite { needs: Needs::Formats, uses: FORMATS_USED, tier: Tier::Long, ..boot_suite("upgrade", 240) },
+    boot_suite("volumes", 60),
+    metal_suite("boot_metal", boot_suite("boot", 60)),
+    metal_suite("net_metal", boot_suite("net", 60)),
+    metal_suite("disk_metal", boot_suite("disk", 40)),
+    metal_suite("volumes_metal", boot_suite("volumes", 60)),
     metal_suite(
         "save_metal",
-        Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save") },
+        Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save", 90) },
     ),
-    metal_suite("storage_metal", Suite { uses: STORAGE, ..interop_suite("storage") }),
-    boot_suite("ntb"),
-    Suite { uses: BOOT_PYTHON, ..boot_suite("linx_tcp") },
+    metal_suite("storage_metal", Suite { uses: STORAGE, ..interop_suite("storage", 240) }),
+    Suite { tier: Tier::Long, ..boot_suite("ntb", 150) },
+    Suite { uses: BOOT_PYTHON, ..boot_suite("linx_tcp", 20) },
     Suite {
         target: Some("matrix"),
         module: false,
         needs: Needs::Formats,
         uses: FORMATS_USED,
-        ..boot_suite("matrix")
+        tier: Tier::Long,
+        ..boot_suite("matrix", 120)
     },
-    Suite { long: true, uses: BOOT_LIBVIRT, ..boot_suite("libvirt") },
-    Suite { long: true, family: Some(BARE), ..boot_suite("families") },
-    Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("lab_selftest") },
-    Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models") },
-    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ntb_hw") },
-    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ntb_netdev") },
-    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ntb_bridges") },
-    Suite { needs: Needs::ImageAndModels, uses: ENIC_USED, ..interop_suite("enic") },
-    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ixgbe") },
-    Suite { needs: Needs::ImageAndModels, uses: MODELS_AND_CAPTURES, ..long_suite("rapidio") },
+    Suite { tier: Tier::Long, uses: BOOT_LIBVIRT, ..boot_suite("libvirt", 60) },
+    Suite { tier: Tier::Long, family: Some(BARE), ..boot_suite("families", 20) },
+    Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("lab_selftest", 60) },
+    Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models", 60) },
+    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("ntb_hw", 300) },
+    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("ntb_netdev", 240) },
+    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("ntb_bridges", 420) },
+    Suite { needs: Needs::ImageAndModels, uses: ENIC_USED, ..interop_suite("enic", 120) },
+    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("ixgbe", 300) },
+    Suite { needs: Needs::ImageAndModels, uses: MODELS_AND_CAPTURES, ..interop_suite("rapidio", 420) },
     Suite {
         needs: Needs::ImageAndModels,
         uses: IMAGE_AND_MODELS,
         family: Some("mlx5"),
-        ..long_suite("mlx5")
+        ..interop_suite("mlx5", 900)
     },
-    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("passthrough") },
-    Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("inprocess") },
-    Suite { needs: Needs::Guests, uses: GUESTS, ..long_suite("rnbd_faults") },
-    interop_suite("smc"),
-    Suite { needs: Needs::Image, uses: CAPTURES, ..interop_suite("smc_version1") },
-    Suite { needs: Needs::Guests, uses: GUESTS, ..long_suite("smc_faults") },
-    long_suite("smc_scenarios"),
-    long_suite("smc_links"),
-    long_suite("smc_hostile"),
-    long_suite("relay"),
-    long_suite("messaging"),
-    long_suite("smc_scale"),
-    Suite { uses: OPEN_MPI_AND_GUESTS, ..long_suite("usnic_guests") },
-    long_suite("perf_tools"),
-    interop_suite("perf"),
-    long_suite("perf_lossy"),
-    Suite { uses: CAPTURES, ..long_suite("captures") },
-    long_suite("roce_hostile"),
-    Suite { uses: STORAGE, ..interop_suite("storage") },
-    interop_suite("storage_cores"),
-    long_suite("power_cuts"),
-    long_suite("write_path"),
-    long_suite("paths"),
-    interop_suite("remote"),
-    long_suite("remote_faults"),
-    long_suite("remote_mirror"),
-    long_suite("ntb_chain"),
-    long_suite("rnbd_soak"),
-    long_suite("rtrs_hostile"),
+    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("passthrough", 420) },
+    Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("inprocess", 150) },
+    Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("rnbd_faults", 300) },
+    interop_suite("smc", 150),
+    Suite { needs: Needs::Image, uses: CAPTURES, ..interop_suite("smc_version1", 30) },
+    Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("smc_faults", 240) },
+    interop_suite("smc_scenarios", 840),
+    interop_suite("smc_links", 150),
+    interop_suite("smc_hostile", 240),
+    interop_suite("relay", 120),
+    interop_suite("messaging", 180),
+    Suite { tier: Tier::Soak, ..interop_suite("smc_scale", 900) },
+    Suite { uses: OPEN_MPI_AND_GUESTS, ..interop_suite("usnic_guests", 240) },
+    interop_suite("perf_tools", 420),
+    interop_suite("perf", 60),
+    interop_suite("perf_lossy", 420),
+    Suite { uses: CAPTURES, ..interop_suite("captures", 60) },
+    interop_suite("roce_hostile", 240),
+    Suite { uses: STORAGE, ..interop_suite("storage", 240) },
+    interop_suite("storage_cores", 150),
+    interop_suite("power_cuts", 180),
+    interop_suite("paths", 240),
+    interop_suite("remote", 60),
+    interop_suite("remote_faults", 600),
+    interop_suite("remote_mirror", 360),
+    interop_suite("ntb_chain", 240),
+    interop_suite("rnbd_soak", 900),
+    interop_suite("rtrs_hostile", 300),
 ];
 
 /// Suites that provoke faults, which takes an image of their own.
@@ -246,7 +281,7 @@ pub(super) const FORMATS: &[(&str, &str)] = &[
     ("ISTHMUS_PXE", "pxe"),
 ];
 
-const fn host_suite(name: &'static str) -> Suite {
+const fn host_suite(name: &'static str, seconds: u32) -> Suite {
     Suite {
         name,
         target: Some(name),
@@ -254,28 +289,26 @@ const fn host_suite(name: &'static str) -> Suite {
         of: None,
         needs: Needs::Nothing,
         uses: HOST,
-        long: false,
+        tier: Tier::Short,
+        seconds,
         family: None,
     }
 }
 
-const fn boot_suite(name: &'static str) -> Suite {
+const fn boot_suite(name: &'static str, seconds: u32) -> Suite {
     let target = Some("boot");
-    Suite { target, module: true, needs: Needs::Image, uses: BOOT, ..host_suite(name) }
+    Suite { target, module: true, needs: Needs::Image, uses: BOOT, ..host_suite(name, seconds) }
 }
 
-const fn interop_suite(name: &'static str) -> Suite {
-    let (target, needs) = (Some("interop"), Needs::ImageAndGuests);
-    Suite { target, module: true, needs, uses: INTEROP, ..host_suite(name) }
+/// Cases with Linux guests: minutes, of which the short tier runs a choice.
+const fn interop_suite(name: &'static str, seconds: u32) -> Suite {
+    let (target, needs, tier) = (Some("interop"), Needs::ImageAndGuests, Tier::Long);
+    Suite { target, module: true, needs, uses: INTEROP, tier, ..host_suite(name, seconds) }
 }
 
 /// The cases of a suite on machines with `e1000e` and `nvme`; `ISTHMUS_NIC` may name another network interface.
 const fn metal_suite(name: &'static str, of: Suite) -> Suite {
-    Suite { name, of: Some(of.name), long: true, ..of }
-}
-
-const fn long_suite(name: &'static str) -> Suite {
-    Suite { long: true, ..interop_suite(name) }
+    Suite { name, of: Some(of.name), tier: Tier::Long, ..of }
 }
 
 #[cfg(test)]
@@ -292,6 +325,24 @@ mod tests {
             if suite.needs.guests() {
                 assert!(suite.uses.contains(&Purpose::Guest), "{}", suite.name);
             }
+        }
+    }
+
+    #[test]
+    fn the_short_tier_names_suites_that_there_are() {
+        for (name, cases) in short::CASES {
+            assert!(SUITES.iter().any(|suite| suite.name == *name), "{name}");
+            assert!(!cases.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_manual_has_every_suite_with_its_tier_and_minutes() {
+        let page = std::fs::read_to_string(crate::workspace::root().join("docs/test.md")).unwrap();
+        for suite in SUITES {
+            let minutes = suite.seconds.div_ceil(60);
+            let row = format!("| `{}` | {} | {minutes} |", suite.name, suite.tier.name());
+            assert!(page.contains(&row), "docs/test.md has no row that begins {row}");
         }
     }
 }

@@ -16,18 +16,28 @@ const MAY_BE_SKIPPED: &[&str] = &[
     "without virtio",
 ];
 
+/// The outcomes of a run.
+pub(super) struct Summary<'a> {
+    pub table: &'a [(String, Outcome, Duration)],
+    pub skipped: &'a str,
+    pub case: &'a str,
+}
+
+impl Summary<'_> {
+    /// Prints them; an error when a case failed, or when one that must run did not.
+    pub(super) fn close(&self) -> Result<()> {
+        summary(self.table, self.skipped, self.case)
+    }
+}
+
 /// Prints what came out; an error when a case failed, or when one that must run did not. `case` is what the
 /// cases were chosen by.
-pub(super) fn summary(
-    table: &[(&str, Outcome, Duration)],
-    skipped: &str,
-    case: &str,
-) -> Result<()> {
-    println!("\n{:<10} {:>7} {:>7} {:>9}", "suite", "passed", "failed", "seconds");
+fn summary(table: &[(String, Outcome, Duration)], skipped: &str, case: &str) -> Result<()> {
+    println!("\n{:<18} {:>7} {:>7} {:>9}", "suite", "passed", "failed", "seconds");
     let (mut passed, mut failed) = (0, 0);
     for (name, outcome, time) in table {
         let seconds = time.as_secs_f64();
-        println!("{name:<10} {:>7} {:>7} {seconds:>9.1}", outcome.passed, outcome.failed);
+        println!("{name:<18} {:>7} {:>7} {seconds:>9.1}", outcome.passed, outcome.failed);
         passed += outcome.passed;
         failed += outcome.failed;
     }
@@ -75,9 +85,9 @@ mod tests {
 
     #[test]
     fn what_must_run_may_not_be_skipped() {
-        let outcome = |passed, failed, ignored| Outcome { passed, failed, ignored };
+        let outcome = |passed, failed, ignored| Outcome { passed, failed, ignored, times: Vec::new() };
         let close = |outcome, skipped: &str| {
-            let table = [("boot", outcome, Duration::ZERO)];
+            let table = [("boot".to_string(), outcome, Duration::ZERO)];
             summary(&table, skipped, "").map_err(|error| error.to_string())
         };
         assert_eq!(close(outcome(3, 0, 0), "boot under KVM: no KVM\n"), Ok(()));
