@@ -44,15 +44,8 @@ enum Verb {
     Demo,
     /// Run the tests
     Test(test::Options),
-    /// Measure the appliance: target/bench/SUITE.json
-    Bench {
-        /// The suites to run (all when none is named)
-        #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::SUITES))]
-        suites: Vec<String>,
-        /// Of the suite scale: measure this figure only (may be given several times)
-        #[arg(long = "key", value_name = "KEY")]
-        keys: Vec<String>,
-    },
+    /// Measure the appliance: target/bench/SUITE.json, docs/figures.md
+    Bench(bench::Options),
     /// Be the other machine of an appliance's bridge over TCP, and read one of its volumes
     Ntb(ntb::Options),
     /// Pack the image into a file that boots, or make a config disk
@@ -89,10 +82,7 @@ fn carry_out(command: Verb) -> Result<()> {
         }
         Verb::Demo => demo::demo(&built(&[Purpose::Run, Purpose::Guest], &usual)?),
         Verb::Test(options) => test::test(&options),
-        Verb::Bench { suites, keys } => {
-            setup::install(&[Purpose::Build, Purpose::Host, Purpose::Run])?;
-            bench::bench(&suites, &keys)
-        }
+        Verb::Bench(options) => bench::bench(&options),
         Verb::Image(options) => {
             let families = options.families.clone();
             let wanted = build::Options { families, ..usual };
