@@ -224,7 +224,6 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { uses: STORAGE, ..interop_suite("storage") },
     interop_suite("storage_cores"),
     long_suite("power_cuts"),
-    long_suite("write_path"),
     long_suite("paths"),
     interop_suite("remote"),
     long_suite("remote_faults"),
