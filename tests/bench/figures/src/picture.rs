@@ -9,7 +9,7 @@ use crate::recorded::Recorded;
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 400.0;
 /// Of the plot: left, top, right, bottom.
-const LEFT: f64 = 84.0;
+const LEFT: f64 = 96.0;
 const TOP: f64 = 56.0;
 const RIGHT: f64 = WIDTH - 24.0;
 const BOTTOM: f64 = HEIGHT - 62.0;
@@ -293,7 +293,7 @@ mod tests {
         recorded.set("boot", "boot_seconds", Measured { value: 2.0, ..Measured::default() });
         assert!(PICTURE.is_drawn(&recorded));
         let svg = PICTURE.svg(&recorded);
-        assert!(svg.contains("points=\"84.0,197.0 696.0,56.0\""), "{svg}");
+        assert!(svg.contains("points=\"96.0,197.0 696.0,56.0\""), "{svg}");
         assert!(svg.contains(">first<") && !svg.contains(">second<"), "{svg}");
     }
 
