@@ -51,15 +51,8 @@ enum Verb {
     Demo(demo::Options),
     /// Run the tests
     Test(test::Options),
-    /// Measure the appliance: target/bench/SUITE.json
-    Bench {
-        /// The suites to run (all when none is named)
-        #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::SUITES))]
-        suites: Vec<String>,
-        /// Of the suite scale: measure this figure only (may be given several times)
-        #[arg(long = "key", value_name = "KEY")]
-        keys: Vec<String>,
-    },
+    /// Measure the appliance: target/bench/SUITE.json, docs/figures.md
+    Bench(bench::Options),
     /// Be the other machine of an appliance's bridge over TCP, and read one of its volumes
     #[cfg(feature = "engines")]
     Ntb(ntb::Options),
@@ -106,10 +99,7 @@ fn carry_out(command: Verb) -> Result<()> {
         }
         Verb::Demo(options) => demo::demo(&options),
         Verb::Test(options) => test::test(&options),
-        Verb::Bench { suites, keys } => {
-            setup::install(&[Purpose::Build, Purpose::Host, Purpose::Run])?;
-            bench::bench(&suites, &keys)
-        }
+        Verb::Bench(options) => bench::bench(&options),
         #[cfg(feature = "engines")]
         Verb::Image(options) => {
             let families = options.families.clone();
