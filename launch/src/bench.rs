@@ -1,6 +1,7 @@
 //! `./isthmus bench`: builds the image and runs the benchmarks of `tests/bench` on it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -40,7 +41,7 @@ pub fn bench(suites: &[String], keys: &[String]) -> Result<()> {
         SUITES.iter().filter(|name| suites.is_empty() || suites.iter().any(|asked| asked == *name))
     {
         let family = family(suite);
-        if !images.contains_key(&family) {
+        if let Entry::Vacant(image) = images.entry(family) {
             let options = match family {
                 Some(name) => build::Options {
                     families: Families::and(name),
@@ -49,7 +50,7 @@ pub fn bench(suites: &[String], keys: &[String]) -> Result<()> {
                 },
                 None => build::Options::default(),
             };
-            images.insert(family, build::build(&options)?.elf);
+            image.insert(build::build(&options)?.elf);
         }
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
         cargo.current_dir(workspace::root()).env("ISTHMUS_IMAGE", &images[&family]);
