@@ -17,6 +17,7 @@ pub mod image;
 pub mod models;
 pub mod ntb;
 pub mod passthrough;
+pub mod prepush;
 pub mod probe;
 pub mod progress;
 pub mod qemu;

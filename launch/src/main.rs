@@ -8,7 +8,8 @@ use clap::{Parser, Subcommand};
 use launch::build::Families;
 use launch::setup::Purpose;
 use launch::{
-    bench, build, check, demo, image, ntb, passthrough, probe, release, run, setup, symbolize, test,
+    bench, build, check, demo, image, ntb, passthrough, prepush, probe, release, run, setup,
+    symbolize, test,
 };
 
 /// Builds, boots, tests and measures the Isthmus appliance.
@@ -42,6 +43,10 @@ enum Verb {
     Probe(probe::Options),
     /// Serve a volume to a stock Linux guest, which makes a file system on it
     Demo,
+    /// Run the checks before a push: minutes, and nothing is booted
+    Prepush(prepush::Options),
+    /// Check the text of the tree: links, pages, lengths, language
+    Tidy,
     /// Run the tests
     Test(test::Options),
     /// Measure the appliance: target/bench/SUITE.json
@@ -88,6 +93,8 @@ fn carry_out(command: Verb) -> Result<()> {
             Ok(())
         }
         Verb::Demo => demo::demo(&built(&[Purpose::Run, Purpose::Guest], &usual)?),
+        Verb::Prepush(options) => prepush::prepush(&options),
+        Verb::Tidy => prepush::tidy(),
         Verb::Test(options) => test::test(&options),
         Verb::Bench { suites, keys } => {
             setup::install(&[Purpose::Build, Purpose::Host, Purpose::Run])?;

@@ -43,6 +43,8 @@ pub enum Purpose {
     Uhyve,
     /// Making a fresh Debian to test in.
     Fresh,
+    /// The checks before a push.
+    Lint,
 }
 
 const PACKAGES: &[(Purpose, &[&str])] = &[
@@ -66,6 +68,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Libvirt, &["bsdutils", "iproute2", "libvirt-clients", "libvirt-daemon-system"]),
     (Purpose::Uhyve, &["curl", "iproute2", "iputils-ping"]),
     (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),
+    (Purpose::Lint, &["git", "python3-venv", "rust-web-clippy", "rustfmt-web"]),
 ];
 
 /// Every purpose, for `./isthmus setup`.
@@ -87,6 +90,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Libvirt,
     Purpose::Uhyve,
     Purpose::Fresh,
+    Purpose::Lint,
 ];
 
 /// Times that apt is asked: it may remove a package that is wanted, to make room for another (a newer

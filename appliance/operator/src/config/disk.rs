@@ -20,7 +20,7 @@ use drivers::hal::{
     Arena, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError, Window,
 };
 
-/// Bytes of the area that [`format`] makes; what lies behind it is not used.
+/// Bytes of the area that [`format()`] makes; what lies behind it is not used.
 pub const AREA_LEN: usize = 64 << 10;
 /// Where the appliance's own certificate lies in it, in bytes.
 pub const PAIR: usize = 8 << 10;

@@ -43,7 +43,7 @@ impl<T: Tcp> Connections<T> {
     }
 
     /// Moves what has arrived over SMC-R back to where it came from, as far as there is room; an
-    /// [`Event::Ready`] follows where there is too little. None if the connection does not go over SMC-R.
+    /// [`Event::Ready`](super::Event::Ready) follows where there is too little. None if the connection does not go over SMC-R.
     pub fn turn_back<P: Provider + ?Sized>(
         &self,
         id: ConnectionId,
@@ -54,7 +54,7 @@ impl<T: Tcp> Connections<T> {
         Some(engine.turn_back(socket, ctx).map_err(closed))
     }
 
-    /// Bytes that a write would take now. If there are none, an [`Event::Ready`] follows.
+    /// Bytes that a write would take now. If there are none, an [`Event::Ready`](super::Event::Ready) follows.
     pub fn room(&self, id: ConnectionId, interface: &mut Interface, engine: &mut Engine) -> usize {
         let Some(connection) = self.get(id) else { return 0 };
         match connection.state {

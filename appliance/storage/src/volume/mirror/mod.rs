@@ -1,7 +1,7 @@
 //! Two volumes of any kind that hold the same. Writes go to both, reads to the faster one that is
 //! in sync. A member that fails is left out; when it is back, the regions that were written
 //! meanwhile are copied to it. Which regions those are, and which may differ after a power cut, is
-//! kept on the members themselves ([`record`]): a region is marked there before it is written, and
+//! kept on the members themselves ([`superblock`]): a region is marked there before it is written, and
 //! that a member is left out is written down before any write is answered that it has missed.
 //!
 //! Never stale: requests that overlap a write wait for its end, a member that was left out is not
