@@ -1,4 +1,4 @@
-//! What is linked: licences, banned crates, sources and advisories, by cargo-deny.
+//! Crates of others: their licences, sources and advisories, and those that are banned. cargo-deny checks them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What came out of the checks.
+//! The results of the checks, as a table.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Row {
     }
 }
 
-/// Prints a row when its check has ended, with its output where it failed.
+/// Prints a row as its check ends, with the output of one that failed.
 pub(super) fn report(row: &Row) {
     let (name, result, seconds) = (row.name, row.result(), row.time.as_secs_f64());
     // One print: the other lane prints too.

@@ -19,7 +19,8 @@ pub(super) fn format(tree: &Tree) -> Result<String> {
     let (cargo_fmt, rustfmt) = (tools.tool("cargo-fmt")?, tools.tool("rustfmt")?);
     capture::all(MANIFESTS.map(|manifest| {
         let mut format = tree.command(&cargo_fmt);
-        format.args(["--check", "--manifest-path"]).arg(tree.path(manifest));
+        // In its directory: `--manifest-path` would take no workspace without a package of its own.
+        format.current_dir(tree.path(manifest).with_file_name("")).arg("--check");
         format.env("CARGO", &tools.toolchain.cargo).env("RUSTFMT", &rustfmt);
         format
     }))
