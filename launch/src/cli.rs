@@ -11,7 +11,7 @@ use crate::build::Families;
 #[cfg(not(feature = "engines"))]
 use crate::full;
 use crate::setup::Purpose;
-use crate::{bench, build, demo, setup, symbolize, test};
+use crate::{bench, build, demo, prepush, setup, symbolize, test};
 #[cfg(feature = "engines")]
 use crate::{check, image, ntb, passthrough, probe, release, run};
 
@@ -49,6 +49,10 @@ enum Verb {
     Probe(probe::Options),
     /// Serve a volume to a stock Linux guest, which makes a file system on it
     Demo(demo::Options),
+    /// Run the checks before a push: minutes, and nothing is booted
+    Prepush(prepush::Options),
+    /// Check the text of the tree: links, pages, lengths, language
+    Tidy,
     /// Run the tests
     Test(test::Options),
     /// Measure the appliance: target/bench/SUITE.json, docs/figures.md
@@ -98,6 +102,8 @@ fn carry_out(command: Verb) -> Result<()> {
             Ok(())
         }
         Verb::Demo(options) => demo::demo(&options),
+        Verb::Prepush(options) => prepush::prepush(&options),
+        Verb::Tidy => prepush::tidy(),
         Verb::Test(options) => test::test(&options),
         Verb::Bench(options) => bench::bench(&options),
         #[cfg(feature = "engines")]
