@@ -49,8 +49,6 @@ pub enum Purpose {
     Uhyve,
     /// Making a fresh Debian to test in.
     Fresh,
-    /// The checks before a push.
-    Lint,
 }
 
 /// How the programs of a purpose are had.
@@ -119,7 +117,6 @@ pub const ALL: &[Purpose] = &[
     Purpose::Libvirt,
     Purpose::Uhyve,
     Purpose::Fresh,
-    Purpose::Lint,
 ];
 
 /// Set by `./isthmus --no-install`: what is missing is listed, and the command ends.
