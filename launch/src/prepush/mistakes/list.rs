@@ -113,7 +113,7 @@ fn tidy_pages() -> Vec<Mistake> {
             "tidy",
             "text stands behind a closing fence",
             [added("docs/run.md", "\n```\nplanted\n``` text\n")],
-            "docs/run.md:",
+            "text behind a closing fence",
         ),
         readme("README has a line of 701 characters", &"x".repeat(701), "701 characters, at most"),
         lines("README.md", "README has 1234 lines"),
