@@ -11,7 +11,7 @@ use crate::build::Families;
 #[cfg(not(feature = "engines"))]
 use crate::full;
 use crate::setup::Purpose;
-use crate::{bench, build, demo, setup, symbolize, test};
+use crate::{bench, build, demo, prepush, setup, symbolize, test};
 #[cfg(feature = "engines")]
 use crate::{check, image, ntb, passthrough, probe, release, run};
 
@@ -49,17 +49,14 @@ enum Verb {
     Probe(probe::Options),
     /// Serve a volume to a stock Linux guest, which makes a file system on it
     Demo(demo::Options),
+    /// Run the checks before a push: minutes, and nothing is booted
+    Prepush(prepush::Options),
+    /// Check the text of the tree: links, pages, lengths, language
+    Tidy,
     /// Run the tests
     Test(test::Options),
-    /// Measure the appliance: target/bench/SUITE.json
-    Bench {
-        /// The suites to run (all when none is named)
-        #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::SUITES))]
-        suites: Vec<String>,
-        /// Of the suite scale: measure this figure only (may be given several times)
-        #[arg(long = "key", value_name = "KEY")]
-        keys: Vec<String>,
-    },
+    /// Measure the appliance: target/bench/SUITE.json, docs/figures.md
+    Bench(bench::Options),
     /// Be the other machine of an appliance's bridge over TCP, and read one of its volumes
     #[cfg(feature = "engines")]
     Ntb(ntb::Options),
@@ -105,11 +102,10 @@ fn carry_out(command: Verb) -> Result<()> {
             Ok(())
         }
         Verb::Demo(options) => demo::demo(&options),
+        Verb::Prepush(options) => prepush::prepush(&options),
+        Verb::Tidy => prepush::tidy(),
         Verb::Test(options) => test::test(&options),
-        Verb::Bench { suites, keys } => {
-            setup::install(&[Purpose::Build, Purpose::Host, Purpose::Run])?;
-            bench::bench(&suites, &keys)
-        }
+        Verb::Bench(options) => bench::bench(&options),
         #[cfg(feature = "engines")]
         Verb::Image(options) => {
             let families = options.families.clone();

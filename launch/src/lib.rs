@@ -24,6 +24,7 @@ pub mod models;
 pub mod ntb;
 #[cfg(feature = "engines")]
 pub mod passthrough;
+pub mod prepush;
 #[cfg(feature = "engines")]
 pub mod probe;
 pub mod progress;

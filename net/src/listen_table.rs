@@ -392,7 +392,7 @@ mod tests {
         interface.connections().listen(PORT, owner);
         let mut now = Instant::ZERO;
         for n in 0..50_000u32 {
-            let spoofed = core::net::Ipv4Addr::from(0x0a00_0000 | n % 60_000 + 10).into();
+            let spoofed = core::net::Ipv4Addr::from(0x0a00_0000 | (n % 60_000 + 10)).into();
             let flood = Ends { remote: spoofed, remote_port: n as u16 | 1, ..ends(1, PORT) };
             interface.handle_frame(&tcp(flood, SYN, n, 0, &MSS, &[]), now);
             assert!(interface.tcp().sizes()[0] <= 3);

@@ -70,6 +70,10 @@ const TURN: usize = 16;
 const ROUND: usize = 64;
 
 /// One of them.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "they are few, and each message would take one more access"
+)]
 enum User {
     /// On the interface with this number.
     Service(usize, Echo),

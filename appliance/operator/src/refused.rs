@@ -93,7 +93,7 @@ impl Refused {
         Value::list(self.last.iter().rev().map(|(at, refusal)| {
             Value::object([
                 ("at_seconds", at.since(Instant::ZERO).as_secs_f64().into()),
-                ("from", refusal.who.map_or(Value::None, |who| Value::display(&who))),
+                ("from", refusal.who.map_or(Value::None, Value::display)),
                 ("what", refusal.what.into()),
                 ("asked", refusal.asked.clone().into()),
                 ("reason", refusal.reason.into()),

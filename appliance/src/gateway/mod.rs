@@ -108,6 +108,8 @@ mod usnic;
 mod volumes;
 mod watchdog;
 mod worker;
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+mod write_way;
 
 pub use start::{Bringup, Facts};
 

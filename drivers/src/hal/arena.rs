@@ -224,7 +224,9 @@ mod tests {
         let mut sessions: Vec<Window> = (0..2).filter_map(|_| session(&mut arena)).collect();
         let small = arena.alloc_from_end(100, 4096).unwrap();
         let large = arena.alloc_from_end(5 << 12, 4096).unwrap();
-        assert!(small.bus_address() % 4096 == 0 && large.bus_address() % 4096 == 0);
+        assert!(
+            small.bus_address().is_multiple_of(4096) && large.bus_address().is_multiple_of(4096)
+        );
         assert!(large.bus_address() < small.bus_address());
         arena.free(small);
         arena.free(sessions.remove(0));

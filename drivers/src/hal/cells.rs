@@ -90,8 +90,14 @@ impl Cells<[AtomicU64; 8]> {
         let cell = self.at(index);
         let store = |word: usize| cell[word].store(values[word].to_le(), Ordering::Release);
         // No loop: the last pass over the image, which is for size, leaves loops as they are.
-        (store(0), store(1), store(2), store(3));
-        (store(4), store(5), store(6), store(7));
+        store(0);
+        store(1);
+        store(2);
+        store(3);
+        store(4);
+        store(5);
+        store(6);
+        store(7);
     }
 }
 

@@ -42,13 +42,14 @@ impl<'a> Image<'a> {
         let endian = file.endian().map_err(|_| "not a little-endian ELF file")?;
         let headers =
             file.program_headers(endian, data).map_err(|_| "its program headers are cut off")?;
-        let mut memory = u64::MAX..0;
+        let (mut start, mut end) = (u64::MAX, 0);
         for header in headers.iter().filter(|header| header.p_type(endian) == PT_LOAD) {
             let segment =
                 segment(data, header).ok_or("a segment is cut off, or lies above 4 GiB")?;
-            memory.start = memory.start.min(segment.address);
-            memory.end = memory.end.max(segment.address + segment.size);
+            start = start.min(segment.address);
+            end = end.max(segment.address + segment.size);
         }
+        let memory = start..end;
         if memory.is_empty() {
             return Err("it has no segment to load");
         }

@@ -85,9 +85,8 @@ fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
     let from_slot = slots::chosen();
     let image = match &from_slot {
         Some(booted) => booted.image.clone(),
-        None => Image::parse(APPLIANCE).map_err(|error| {
+        None => Image::parse(APPLIANCE).inspect_err(|_| {
             println!("isthmus: the appliance in this file is damaged:");
-            error
         })?,
     };
     load(&image)?;

@@ -115,7 +115,9 @@ fn find() -> Option<Partition> {
         let Some(device) = open::<BlockIO>(handle) else { continue };
         let media = device.media();
         let block = media.block_size() as usize;
-        if !media.is_logical_partition() || !block.is_power_of_two() || !(512..=BLOCK).contains(&block)
+        if !media.is_logical_partition()
+            || !block.is_power_of_two()
+            || !(512..=BLOCK).contains(&block)
         {
             continue;
         }

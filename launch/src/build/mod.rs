@@ -149,6 +149,14 @@ pub fn build(options: &Options) -> Result<Image> {
     Ok(image)
 }
 
+/// The kernel's source as the bundle takes it, and nothing built of it.
+pub(crate) fn kernel(toolchain: &Toolchain) -> Result<PathBuf> {
+    let _alone = workspace::lock()?;
+    let kernel = kernel_source::prepare(toolchain)?;
+    smp::assemble(toolchain, &kernel)?;
+    Ok(kernel)
+}
+
 fn directory() -> PathBuf {
     workspace::target().join("isthmus")
 }

@@ -15,7 +15,7 @@ use crate::{command, workspace};
 const INLINING: &str = "-inline-threshold=75 -inlinecold-threshold=45";
 
 /// Compiler and linker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Toolchain {
     pub rustc: PathBuf,
     pub cargo: PathBuf,

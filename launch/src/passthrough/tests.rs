@@ -283,7 +283,7 @@ fn the_default_route_and_the_only_interface() {
     only(&tree.refusals(&[E1000E]), "is eth2, which carries the default route");
     tree.write("proc/net/ipv6_route", "");
     only(
-        &tree.refusals(&[IGB, IGBVF, E1000E]).lines().next().unwrap().to_string(),
+        tree.refusals(&[IGB, IGBVF, E1000E]).lines().next().unwrap(),
         "the only network interface",
     );
     fs::remove_file(tree.path("sys/class/net/eth2")).unwrap();

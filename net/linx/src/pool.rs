@@ -500,9 +500,8 @@ mod tests {
                         }
                     }
                     (1, Some((_, chain, model))) => {
-                        if pool.append(chain, &bytes) {
-                            model.extend(&bytes);
-                        }
+                        let taken = if pool.append(chain, &bytes) { &bytes[..] } else { &[] };
+                        model.extend(taken);
                     }
                     (2, Some((_, chain, model))) => {
                         let mut apart = Chain::new(accounts[owner_of[at]]);

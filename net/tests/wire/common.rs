@@ -14,10 +14,10 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Nodes 1, 2, … of these addressings.
-    pub fn new(addressings: impl IntoIterator<Item = Addressing>) -> Self {
+    /// Nodes 1, 2, … of these ways of addressing.
+    pub fn new(nodes: impl IntoIterator<Item = Addressing>) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
-        let nodes = addressings.into_iter().zip(1..).map(|(addressing, n)| {
+        let nodes = nodes.into_iter().zip(1..).map(|(addressing, n)| {
             let mut interface = Interface::new(mac(n), 1500, n.into(), now);
             interface.set_addressing(addressing, now).unwrap();
             interface

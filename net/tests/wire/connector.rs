@@ -30,7 +30,7 @@ fn bytes_go_both_ways_and_places_come_back() {
     let mut connector = Connector::new(LIMITS, 1);
     for _ in 0..10 {
         let link = connect(&mut w, &mut connector, false);
-        let open = connector.progress(&mut w.nodes[1], link);
+        let open = connector.progress(&w.nodes[1], link);
         assert_eq!(open, Progress::Open { smc: false });
         let stream = listener.accept(&mut w.nodes[0], w.now).unwrap();
         assert_eq!(connector.write(&mut w.nodes[1], link, b"hello"), Ok(5));
@@ -41,7 +41,7 @@ fn bytes_go_both_ways_and_places_come_back() {
         w.settle();
         assert_eq!(connector.read(&mut w.nodes[1], link, &mut bytes), Err(Closed::Finished));
         connector.close(&mut w.nodes[1], link, false);
-        assert_eq!(connector.progress(&mut w.nodes[1], link), Progress::Gone);
+        assert_eq!(connector.progress(&w.nodes[1], link), Progress::Gone);
         for _ in 0..3 {
             w.settle();
             connector.poll(&mut w.nodes[1], w.now);
@@ -55,14 +55,14 @@ fn nobody_there_is_told() {
     let mut w = wire();
     let mut connector = Connector::new(LIMITS, 1);
     let link = connect(&mut w, &mut connector, false);
-    assert_eq!(connector.progress(&mut w.nodes[1], link), Progress::Gone, "refused");
+    assert_eq!(connector.progress(&w.nodes[1], link), Progress::Gone, "refused");
     connector.close(&mut w.nodes[1], link, true);
     let silent = connector.connect(&mut w.nodes[1], "10.0.0.7:9".parse().unwrap(), false);
     w.pass(Duration::from_secs(1), Duration::from_millis(100));
     let silent = silent.unwrap();
-    assert_eq!(connector.progress(&mut w.nodes[1], silent), Progress::Opening);
+    assert_eq!(connector.progress(&w.nodes[1], silent), Progress::Opening);
     w.pass(Duration::from_secs(12), Duration::from_millis(100));
-    assert_eq!(connector.progress(&mut w.nodes[1], silent), Progress::Gone);
+    assert_eq!(connector.progress(&w.nodes[1], silent), Progress::Gone);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn both_learn_whether_the_other_offers_smc() {
         listener.offer_smc(&mut w.nodes[0], server);
         let mut connector = Connector::new(LIMITS, 1);
         let link = connect(&mut w, &mut connector, client);
-        let open = connector.progress(&mut w.nodes[1], link);
+        let open = connector.progress(&w.nodes[1], link);
         let smc = client && server;
         assert_eq!(open, Progress::Open { smc }, "{client} {server}");
         let stream = listener.accept(&mut w.nodes[0], w.now).unwrap();
@@ -106,7 +106,7 @@ fn idle(w: &mut Wire, listener: &mut Listener, connector: &mut Connector) -> Bot
     assert!(connector.room(&mut w.nodes[1], link) < 100);
     // Nobody asks, and nobody loses patience.
     w.pass(Duration::from_secs(300), Duration::from_secs(1));
-    assert!(matches!(connector.progress(&mut w.nodes[1], link), Progress::Open { .. }));
+    assert!(matches!(connector.progress(&w.nodes[1], link), Progress::Open { .. }));
     assert_eq!(listener.read(&mut w.nodes[0], stream, &mut bytes), Ok(0));
     assert_eq!(connector.read(&mut w.nodes[1], link, &mut bytes), Ok(0));
     Both { link, stream }

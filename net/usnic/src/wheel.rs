@@ -171,7 +171,7 @@ impl Wheel {
 
     /// The last tick that has a slot.
     fn top(&self) -> u64 {
-        self.now | (1 << (BITS * LEVELS as u32)) - 1
+        self.now | ((1 << (BITS * LEVELS as u32)) - 1)
     }
 
     fn place(&mut self, place: u32, tick: u64) {

@@ -74,7 +74,7 @@ impl ConnectX {
         }
     }
 
-    /// Asks for an interrupt when something completes; before a halt, with [`Port::set_interrupts`] of the port.
+    /// Asks for an interrupt when something completes; before a halt, with `set_interrupts` of the port.
     pub fn arm(&mut self) {
         self.take_told();
         let taken = self.ring.completions.taken();

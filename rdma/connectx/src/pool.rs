@@ -203,7 +203,7 @@ impl Pool {
 /// A number below `end`, which is not 0; each as likely as any other, but for 1 in 2^32 / `end`, or 2^16 / `end` if but the
 /// upper half of the bits is random.
 fn below(end: usize, random: u32) -> usize {
-    (u64::from(random) * end as u64 >> 32) as usize
+    ((u64::from(random) * end as u64) >> 32) as usize
 }
 
 #[cfg(test)]

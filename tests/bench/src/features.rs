@@ -86,6 +86,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn features_are_figures_of_the_table() {
+        let table = figures::suite("boot").unwrap();
+        let keys = FEATURES.iter().map(|(key, _)| *key).chain([REST]);
+        assert!(
+            keys.clone().all(|key| table.figure(key).is_some()),
+            "{:?}",
+            keys.collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
     fn functions_are_of_the_first_feature_in_their_names() {
         let functions = [
             ("<smcr::engine::Engine>::poll::<provider_set::ProviderSet>", 10),

@@ -1,56 +1,37 @@
-//! What a benchmark found: a flat JSON document and a table beside its bars.
+//! What a benchmark found: a JSON document and a table beside its bars.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Result, bail};
-use launch::workspace;
-use serde_json::{Map, Number, Value};
+use figures::number::{bar, shown};
+use figures::{Bar, Figure, Measured, Of, Suite};
+use launch::build::commit;
+use launch::{command, workspace};
+use serde_json::{Map, Value};
 
 /// The figures of one suite.
 pub struct Report {
-    suite: &'static str,
+    suite: &'static Suite,
+    /// What the appliance has it at where a key does not end in `_default`: that counts more than anything else, because
+    /// polling is counted. None where nothing waits.
+    idle_after_us: Option<u32>,
     /// The keys that are wanted; all, if none is named.
     keys: Vec<String>,
-    figures: Vec<Figure>,
-}
-
-struct Figure {
-    key: &'static str,
-    value: f64,
-    bar: Bar,
-}
-
-/// What a figure is held against.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Bar {
-    /// It must not be exceeded.
-    AtMost(f64),
-    /// It must be reached.
-    AtLeast(f64),
-    /// The figure is only told.
-    None,
+    found: Vec<(&'static Figure, Measured)>,
 }
 
 impl Report {
-    /// An empty report for `suite`.
-    ///
-    /// `idle_after_us` is what the appliance has it at where a key does not end in `_default`: that counts
-    /// more than anything else, because polling is counted. None where nothing waits.
-    pub fn new(suite: &'static str, idle_after_us: Option<u32>) -> Report {
+    /// An empty report for a suite of the table.
+    pub fn new(suite: &str, idle_after_us: Option<u32>) -> Report {
         Report::of(suite, idle_after_us, Vec::new())
     }
 
     /// As `new`, for some keys only.
-    pub fn of(suite: &'static str, idle_after_us: Option<u32>, keys: Vec<String>) -> Report {
-        let mut report = Report { suite, keys, figures: Vec::new() };
-        if let Some(time) = idle_after_us {
-            report.figures.push(Figure {
-                key: "idle_after_us",
-                value: time.into(),
-                bar: Bar::None,
-            });
-        }
-        report
+    pub fn of(suite: &str, idle_after_us: Option<u32>, keys: Vec<String>) -> Report {
+        let suite = figures::suite(suite).expect("a suite of the table");
+        Report { suite, idle_after_us, keys, found: Vec::new() }
     }
 
     /// Whether one of these keys is wanted.
@@ -58,94 +39,112 @@ impl Report {
         self.keys.is_empty() || keys.iter().any(|key| self.keys.iter().any(|wanted| wanted == key))
     }
 
-    /// Adds a figure that must not exceed `bar`, and prints it.
-    pub fn add(&mut self, key: &'static str, value: f64, bar: f64) {
-        self.check(key, value, Bar::AtMost(bar));
+    /// Adds a figure of the suite, and prints it.
+    pub fn add(&mut self, key: &str, value: f64) {
+        self.put(key, Measured { value, ..Measured::default() });
     }
 
-    /// Adds a figure and prints it.
-    pub fn check(&mut self, key: &'static str, value: f64, bar: Bar) {
-        eprintln!("{key}: {}", number(value));
-        self.figures.push(Figure { key, value, bar });
+    /// Adds a figure that is a ratio, by Linux or by what else its meaning names.
+    pub fn ratio(&mut self, key: &str, ours: f64, other: f64) {
+        self.ratio_of(key, ours / other, ours, other);
+    }
+
+    /// As [`Report::ratio`], of a ratio that was made from more than these two values.
+    pub fn ratio_of(&mut self, key: &str, value: f64, ours: f64, other: f64) {
+        let by_linux = self.figure(key).of == Of::Linux;
+        let linux = by_linux.then_some(other);
+        self.put(key, Measured { value, linux, ours: Some(ours), ..Measured::default() });
+    }
+
+    fn put(&mut self, key: &str, measured: Measured) {
+        eprintln!("{key}: {}", shown(measured.value));
+        self.found.push((self.figure(key), measured));
+    }
+
+    fn figure(&self, key: &str) -> &'static Figure {
+        let figure = self.suite.figure(key);
+        figure.unwrap_or_else(|| panic!("{key} is not in the table of {}", self.suite.name))
     }
 
     /// Writes `target/bench/SUITE.json`, prints the table, and fails if a bar is missed.
-    pub fn close(self) -> Result<()> {
+    pub fn close(mut self) -> Result<()> {
+        let commit = std::env::var("ISTHMUS_COMMIT").unwrap_or_else(|_| commit::of_tree());
+        let date = command::output(Command::new("date").args(["-u", "+%F"]))?.trim().to_string();
+        for (_, measured) in &mut self.found {
+            (measured.commit, measured.date) = (commit.clone(), date.clone());
+        }
         let directory = workspace::target().join("bench");
         fs::create_dir_all(&directory)?;
-        let file = directory.join(format!("{}.json", self.suite));
+        let file = directory.join(format!("{}.json", self.suite.name));
         // Of some keys only, the others stay as they were.
-        let mut document = Map::new();
-        if !self.keys.is_empty()
-            && let Ok(text) = fs::read_to_string(&file)
-            && let Ok(Value::Object(before)) = serde_json::from_str(&text)
-        {
-            document = before;
-        }
-        document.extend(self.json());
-        fs::write(&file, format!("{:#}\n", Value::Object(document)))?;
-        println!("\n| key | measured | bar | |\n|---|--:|--:|---|");
-        for figure in &self.figures {
-            let (key, value) = (figure.key, number(figure.value));
-            let verdict = if figure.holds() { "holds" } else { "MISSED" };
-            match figure.bar {
-                Bar::AtMost(bar) => {
-                    println!("| `{key}` | {value} | ≤ {} | {verdict} |", number(bar))
-                }
-                Bar::AtLeast(bar) => {
-                    println!("| `{key}` | {value} | ≥ {} | {verdict} |", number(bar))
-                }
-                Bar::None => println!("| `{key}` | {value} | | |"),
-            }
-        }
+        let before = if self.keys.is_empty() { Map::new() } else { document(&file) };
+        fs::write(&file, format!("{:#}\n", Value::Object(self.json(before))))?;
+        self.print();
         println!("\n{}", file.display());
-        let missed = self.figures.iter().filter(|figure| !figure.holds());
-        let missed: Vec<&str> = missed.map(|figure| figure.key).collect();
+        let missed = self.found.iter().filter(|(figure, found)| !figure.bar.holds(found.value));
+        let missed: Vec<&str> = missed.map(|(figure, _)| figure.key).collect();
         if !missed.is_empty() {
             bail!("bars missed: {}", missed.join(", "));
         }
         Ok(())
     }
 
-    fn json(&self) -> Map<String, Value> {
-        let mut document = Map::new();
-        for figure in &self.figures {
-            let whole = figure.value.fract() == 0.0;
-            let value = if whole {
-                Some(Number::from(figure.value as i64))
-            } else {
-                Number::from_f64(figure.value)
-            };
-            document.insert(figure.key.into(), value.map_or(Value::Null, Value::Number));
+    fn print(&self) {
+        println!("\n| key | measured | bar | |\n|---|--:|--:|---|");
+        for (figure, found) in &self.found {
+            let (key, value) = (figure.key, shown(found.value));
+            let verdict = if figure.bar.holds(found.value) { "holds" } else { "MISSED" };
+            match figure.bar {
+                Bar::AtMost(most) => {
+                    println!("| `{key}` | {value} | ≤ {} | {verdict} |", bar(most))
+                }
+                Bar::AtLeast(least) => {
+                    println!("| `{key}` | {value} | ≥ {} | {verdict} |", bar(least))
+                }
+                Bar::None => println!("| `{key}` | {value} | | |"),
+            }
         }
+    }
+
+    /// The values by their keys, and below `figures` all that belongs to each.
+    fn json(&self, mut document: Map<String, Value>) -> Map<String, Value> {
+        let mut figures = match document.remove("figures") {
+            Some(Value::Object(figures)) => figures,
+            _ => Map::new(),
+        };
+        if let Some(time) = self.idle_after_us {
+            document.insert("idle_after_us".into(), time.into());
+        }
+        for (figure, found) in &self.found {
+            document.insert(figure.key.into(), number(found.value));
+            let mut object = found.json();
+            object.insert("meaning".into(), figure.meaning.into());
+            object.insert("unit".into(), figure.unit.into());
+            if let (Some(bar), Some(direction)) = (figure.bar.number(), figure.bar.direction()) {
+                object.insert("bar".into(), number(bar));
+                object.insert("direction".into(), direction.into());
+            }
+            figures.insert(figure.key.into(), object.into());
+        }
+        document.insert("figures".into(), figures.into());
         document
     }
 }
 
-impl Figure {
-    fn holds(&self) -> bool {
-        match self.bar {
-            Bar::AtMost(bar) => self.value <= bar,
-            Bar::AtLeast(bar) => self.value >= bar,
-            Bar::None => true,
-        }
+fn number(value: f64) -> Value {
+    match value.fract() == 0.0 {
+        true => (value as i64).into(),
+        false => value.into(),
     }
 }
 
-/// With thousands separated, or with three decimals when small and not whole.
-fn number(value: f64) -> String {
-    if value.fract() != 0.0 && value < 100.0 {
-        return format!("{value:.3}");
+/// The document of a run before; an empty one where there is none.
+fn document(file: &Path) -> Map<String, Value> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(document)) => document,
+        _ => Map::new(),
     }
-    let digits = format!("{value:.0}");
-    let mut grouped = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }
 
 #[cfg(test)]
@@ -153,21 +152,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_grouped() {
-        assert_eq!(number(2_097_152.0), "2,097,152");
-        assert_eq!(number(999.0), "999");
-        assert_eq!(number(0.25), "0.250");
+    fn the_document_has_values_by_key_and_what_belongs_to_each() {
+        let mut report = Report::new("roce", Some(0));
+        report.add("rx_write_packet_instructions", 181.0);
+        report.ratio("guest_write_lat_ratio", 1_000.0, 4_000.0);
+        let document = Value::Object(report.json(Map::new()));
+        assert_eq!(document["idle_after_us"], 0);
+        assert_eq!(document["rx_write_packet_instructions"], 181);
+        assert_eq!(document["guest_write_lat_ratio"], 0.25);
+        let ratio = &document["figures"]["guest_write_lat_ratio"];
+        assert_eq!((&ratio["linux"], &ratio["ours"]), (&4000.into(), &1000.into()));
+        assert_eq!((&ratio["bar"], &ratio["direction"]), (&0.1.into(), &"at most".into()));
+        assert_eq!(ratio["unit"], "instructions");
     }
 
     #[test]
-    fn the_document_is_flat() {
-        let mut report = Report::new("x", None);
-        report.add("a", 3.0, 4.0);
-        report.add("b", 0.5, 0.4);
-        assert_eq!(Value::Object(report.json()).to_string(), r#"{"a":3,"b":0.5}"#);
-        assert!(report.figures[0].holds() && !report.figures[1].holds());
-        report.check("c", 0.5, Bar::AtLeast(0.6));
-        report.check("d", 0.5, Bar::None);
-        assert!(!report.figures[2].holds() && report.figures[3].holds());
+    fn what_was_not_measured_stays_as_it_was() {
+        let mut before = Report::new("roce", None);
+        before.add("bytes_per_idle_qp", 7.0);
+        let mut report = Report::new("roce", None);
+        report.add("allocations_after_setup", 0.0);
+        let document = Value::Object(report.json(before.json(Map::new())));
+        assert_eq!(document["bytes_per_idle_qp"], 7);
+        assert_eq!(document["figures"]["bytes_per_idle_qp"]["value"], 7);
+        assert_eq!(document["figures"]["allocations_after_setup"]["value"], 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "is not in the table")]
+    fn a_figure_is_in_the_table() {
+        Report::new("roce", None).add("unknown", 1.0);
     }
 }

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use launch::setup::{self, Purpose};
 
 use crate::callgrind::Program;
-use crate::report::{Bar, Report};
+use crate::report::Report;
 use crate::rio_cm_echo;
 
 /// The driver's part of `bench-linx`.
@@ -24,26 +24,24 @@ pub fn bench() -> Result<()> {
     let beside_names = program.instructions_without("message-64-beside-names", DRIVER)?;
 
     let mut report = Report::new("riocm", Some(0));
-    report.add("message_64b_instructions", message, 1000.0);
-    report.add("message_64b_beside_1000_names_ratio", beside_names / message, 1.02);
+    report.add("message_64b_instructions", message);
+    report.ratio("message_64b_beside_1000_names_ratio", beside_names, message);
     // With the driver's own copy of each packet.
     for (key, scenario) in [
         ("message_64k_instructions_per_byte", "message-64k"),
         ("message_64k_patched_instructions_per_byte", "message-64k-patched"),
     ] {
-        report.add(key, program.instructions_of_few(scenario)? / LARGE, 0.35);
+        report.add(key, program.instructions_of_few(scenario)? / LARGE);
     }
-    report.add("allocations_after_setup", allocations.parse()?, 0.0);
+    report.add("allocations_after_setup", allocations.parse()?);
     let echo = rio_cm_echo::measure()?;
-    report.add("rio_cm_echo_ratio", echo.ours / echo.linux, 0.2);
+    report.ratio("rio_cm_echo_ratio", echo.ours, echo.linux);
     for (key, value) in [
-        ("rio_cm_echo_instructions", echo.ours.round()),
-        ("rio_cm_echo_linux_instructions", echo.linux.round()),
         ("rio_cm_echo_rounds", echo.rounds),
         ("rio_cm_echo_halts", echo.halts),
         ("rio_cm_echo_interrupts", echo.interrupts),
     ] {
-        report.check(key, value, Bar::None);
+        report.add(key, value);
     }
     report.close()
 }

@@ -16,7 +16,7 @@ use launch::qemu::{Spec, Vm};
 use launch::setup::{self, Purpose};
 
 use crate::instructions::{Counters, Plugin};
-use crate::report::{Bar, Report};
+use crate::report::Report;
 
 const ROUNDS: usize = 3;
 const READS: u32 = 6000;
@@ -106,9 +106,8 @@ pub fn bench() -> Result<()> {
     let failover = sim::storage::failover::longest(1, CUTS);
 
     let mut report = Report::new("rtrs-client", Some(0));
-    report.add("read4k_qd32_ratio", isthmus / linux, 0.15);
-    report.add("failover_ms", failover.as_secs_f64() * 1e3, 1000.0);
-    report.check("read4k_qd32_instructions", isthmus, Bar::None);
+    report.ratio("read4k_qd32_ratio", isthmus, linux);
+    report.add("failover_ms", failover.as_secs_f64() * 1e3);
     report.close()
 }
 

@@ -24,7 +24,6 @@ pub mod smc;
 pub mod smc_attacker;
 pub mod storage;
 pub mod tools;
-pub mod trace;
 
 use std::sync::OnceLock;
 

@@ -111,7 +111,7 @@ impl Liar {
         let link =
             self.host.connector.connect(&mut self.host.interface, to, true).context("no room")?;
         let open = self.until("connecting", |liar| {
-            match liar.host.connector.progress(&mut liar.host.interface, link) {
+            match liar.host.connector.progress(&liar.host.interface, link) {
                 Progress::Opening => None,
                 Progress::Open { smc } => Some(smc),
                 Progress::Gone => Some(false),

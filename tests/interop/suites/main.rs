@@ -38,4 +38,3 @@ mod smc_version1;
 mod storage;
 mod storage_cores;
 mod usnic_guests;
-mod write_path;

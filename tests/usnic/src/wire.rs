@@ -195,7 +195,7 @@ impl Relay {
         while !ends.load(Ordering::Relaxed) {
             self.heed();
             while let Ok(length) = self.frames.recv(&mut buffer) {
-                if let Err(why) = self.from_appliance(&buffer[..length]) {
+                if let Err(why) = self.take_from_appliance(&buffer[..length]) {
                     let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
                     if shared.wrong.len() < 20 {
                         shared.wrong.push(why.to_string());
@@ -211,7 +211,7 @@ impl Relay {
                     }
                     match self.sockets[channel].recv_from(&mut buffer) {
                         Ok((length, SocketAddr::V4(from))) => {
-                            self.to_appliance(channel, from, &buffer[..length]);
+                            self.send_to_appliance(channel, from, &buffer[..length]);
                         }
                         Ok(_) => {}
                         Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -267,12 +267,12 @@ impl Relay {
         }
     }
 
-    fn from_appliance(&mut self, bytes: &[u8]) -> Result<()> {
+    fn take_from_appliance(&mut self, bytes: &[u8]) -> Result<()> {
         let frame = EthernetFrame::new_checked(bytes)?;
         self.appliance_mac = Some(frame.src_addr());
         match frame.ethertype() {
             EthernetProtocol::Arp => self.answer_arp(frame.payload()),
-            EthernetProtocol::Ipv4 => self.from_appliance_ip(frame.payload()),
+            EthernetProtocol::Ipv4 => self.take_ip_from_appliance(frame.payload()),
             _ => Ok(()),
         }
     }
@@ -306,7 +306,7 @@ impl Relay {
         Ok(())
     }
 
-    fn from_appliance_ip(&mut self, bytes: &[u8]) -> Result<()> {
+    fn take_ip_from_appliance(&mut self, bytes: &[u8]) -> Result<()> {
         let Some(Parsed { channel, to, payload }) = Parsed::of(bytes)? else { return Ok(()) };
         let mut damaged = bytes.to_vec();
         let is_damaged = channel != 2 && self.out.damage(&mut damaged, 0);
@@ -349,7 +349,7 @@ impl Relay {
         Ok(())
     }
 
-    fn to_appliance(&mut self, channel: usize, from: SocketAddrV4, bytes: &[u8]) {
+    fn send_to_appliance(&mut self, channel: usize, from: SocketAddrV4, bytes: &[u8]) {
         let address = {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
             shared.counts[1] += 1;

@@ -119,9 +119,10 @@ fn input(port: u16) -> u8 {
 
 #[cfg(not(feature = "uhyve"))]
 fn read(register: Register) -> u16 {
-    // SAFETY: ACPI says that it is a control register of power management, which may be read.
     match register {
+        // SAFETY: ACPI names it as a control register of power management, which may be read.
         Register::Port(port) => unsafe { Port::new(port).read() },
+        // SAFETY: the same, in memory.
         Register::Memory(address) => unsafe { (address as usize as *const u16).read_volatile() },
         Register::Config(..) => 0,
     }
@@ -129,9 +130,10 @@ fn read(register: Register) -> u16 {
 
 #[cfg(not(feature = "uhyve"))]
 fn write(register: Register, value: u16) {
-    // SAFETY: ACPI says that this is how the machine is switched off, which is what is wanted.
     match register {
+        // SAFETY: ACPI names it as the register that switches the machine off, as the caller wants.
         Register::Port(port) => unsafe { Port::new(port).write(value) },
+        // SAFETY: the same, in memory.
         Register::Memory(address) => unsafe {
             (address as usize as *mut u16).write_volatile(value);
         },
@@ -141,10 +143,12 @@ fn write(register: Register, value: u16) {
 
 #[cfg(not(feature = "uhyve"))]
 fn write8(register: Register, value: u8) {
-    // SAFETY: ACPI says that this switches the machine off or resets it, which is what is wanted.
     match register {
+        // SAFETY: ACPI names it as the register that switches the machine off or resets it, as the caller wants.
         Register::Port(port) => unsafe { Port::new(port).write(value) },
+        // SAFETY: the same, in memory.
         Register::Memory(address) => unsafe { (address as usize as *mut u8).write_volatile(value) },
+        // SAFETY: the same, in the configuration space of a PCI function.
         Register::Config(device, function, offset) => unsafe {
             let function = u32::from(device) << 11 | u32::from(function) << 8;
             Port::new(0xcf8).write(1 << 31 | function | u32::from(offset & 0xfc));

@@ -131,7 +131,8 @@ impl Screen {
                 self.escape.store(0, Ordering::Relaxed);
                 if last == b'J' {
                     (0..self.rows).for_each(|row| self.wipe(row));
-                    (set(&self.row, 0), set(&self.column, 0));
+                    set(&self.row, 0);
+                    set(&self.column, 0);
                 }
                 return;
             }

@@ -85,10 +85,10 @@ impl Frames {
         let ended = match carries {
             (Carries::Bytes, Carries::Messages { longest }) => {
                 let framing = Framing { longest: longest.min(framing.longest), ..framing };
-                self.into_messages(from, sides, framing, turn, &mut moved)
+                self.cut_into_messages(from, sides, framing, turn, &mut moved)
             }
             (Carries::Messages { .. }, Carries::Bytes) => {
-                self.into_bytes(from, sides, framing, piece, turn, &mut moved)
+                self.join_into_bytes(from, sides, framing, piece, turn, &mut moved)
             }
             (Carries::Messages { .. }, Carries::Messages { longest }) => {
                 self.across(from, sides, longest.min(framing.longest), turn, &mut moved)
@@ -104,7 +104,7 @@ impl Frames {
     }
 
     /// True at the end of the stream.
-    fn into_messages(
+    fn cut_into_messages(
         &mut self,
         from: Side,
         sides: &mut dyn MessageSides,
@@ -165,7 +165,7 @@ impl Frames {
     }
 
     /// True when all was said.
-    fn into_bytes(
+    fn join_into_bytes(
         &mut self,
         from: Side,
         sides: &mut dyn MessageSides,

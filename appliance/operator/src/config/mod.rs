@@ -71,4 +71,6 @@ pub fn is_secret(path: &str) -> bool {
 }
 
 #[cfg(test)]
+mod manual_tests;
+#[cfg(test)]
 mod tests;

@@ -230,7 +230,7 @@ impl Tcp {
             }
             (Stage::Opening(since), Some((at, Name::Made(name)))) => {
                 let Door::Connects(connector) = &mut self.doors[at] else { return };
-                match connector.progress(&mut networks[at].interface, name) {
+                match connector.progress(&networks[at].interface, name) {
                     Progress::Open { .. } => self.stage = Stage::Next,
                     Progress::Opening if now < since + PATIENCE => (),
                     _ => self.end(networks, now),

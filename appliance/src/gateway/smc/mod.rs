@@ -266,8 +266,8 @@ fn carriers<'a>(
     let ctx = EngineContext { provider, arena: &mut plane.arena, now, rng: &mut *plane.rng };
     let linx = plane.linx.as_mut().map(|linx| linx.transport(now));
     let usnic = plane.udp_engines.rules(now);
-    let rio_cm =
-        (!plane.rapidio.is_empty()).then(|| RioCmTransport { ports: &mut plane.rapidio, now });
+    let has_rapidio = !plane.rapidio.is_empty();
+    let rio_cm = has_rapidio.then_some(RioCmTransport { ports: &mut plane.rapidio, now });
     Some((ctx, Messages { linx, usnic, rio_cm }))
 }
 

@@ -36,7 +36,7 @@ impl Model {
     fn after_a_cut(&self, mut survive: u32) -> Vec<u8> {
         let mut bytes = self.durable.clone();
         let under_way = self.queue.iter().filter(|it| matches!(it.operation, Operation::Write));
-        let under_way = under_way.flat_map(|it| sectors(it));
+        let under_way = under_way.flat_map(sectors);
         for (at, data) in self.cache.iter().cloned().chain(under_way) {
             if survive & 1 == 1 {
                 bytes[at..][..data.len()].copy_from_slice(&data);

@@ -110,7 +110,7 @@ pub fn transfer(kind: Transfer, nsid: u32, block: u64, count: u32, prps: [u64; 2
         Transfer::WriteThrough => (WRITE, FORCE_UNIT_ACCESS),
     };
     let first = u64::from(opcode) | u64::from(nsid) << 32;
-    let rest = u64::from(count - 1 | flags);
+    let rest = u64::from((count - 1) | flags);
     [first, 0, 0, prps[0], prps[1], block, rest, 0]
 }
 
@@ -133,7 +133,7 @@ pub fn flush(nsid: u32) -> Command {
 /// Zeroes `count` blocks, 1 to 65,536; `deallocate`: it may forget them.
 pub fn write_zeroes(nsid: u32, block: u64, count: u32, deallocate: bool) -> Command {
     let flags = if deallocate { DEALLOCATE } else { 0 };
-    let dwords = [block as u32, (block >> 32) as u32, count - 1 | flags];
+    let dwords = [block as u32, (block >> 32) as u32, (count - 1) | flags];
     command(WRITE_ZEROES, nsid, [0; 2], dwords)
 }
 

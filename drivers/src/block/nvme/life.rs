@@ -340,13 +340,12 @@ impl Controller {
     /// Takes the answer to an admin command.
     fn take_answer(&mut self) {
         match self.admin.take(&self.pair.registers) {
-            Err(_) => return self.begin_reset(NONSENSE),
+            Err(_) => self.begin_reset(NONSENSE),
             Ok(None) => {
                 let waits = u128::from(self.life.age.since(self.life.asked));
                 if !self.admin.is_idle() && waits > ADMIN_TIMEOUT.as_millis() {
                     self.begin_reset(DEAF);
                 }
-                return;
             }
             // Whether it did abort shows in the request's own completion.
             Ok(Some((Work::Health, 0))) => {

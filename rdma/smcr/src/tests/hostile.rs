@@ -323,7 +323,7 @@ fn a_peer_of_version_1_is_declined_in_its_own_words() {
 }
 
 #[test]
-fn nobody_joins_a_group_in_anothers_name() {
+fn a_peer_id_from_another_address_gets_a_group_of_its_own() {
     let mut w = World::new(11);
     let [server, client] = w.established();
     let group = w.hosts[0].engine.groups().next().unwrap();

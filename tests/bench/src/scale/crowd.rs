@@ -1,5 +1,6 @@
 //! Connections of the client's that are open, have said something, and then say nothing.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -17,12 +18,20 @@ pub enum Kind {
     Tcp,
 }
 
-/// Opens so many to a port of a server; they stay until [`close`].
-pub fn open(site: &mut Site, server: usize, port: u16, kind: Kind, count: usize) -> Result<()> {
+/// Opens connections to a port of a server, beside those before `range` that are there; they stay until [`close`].
+pub fn open(
+    site: &mut Site,
+    server: usize,
+    port: u16,
+    kind: Kind,
+    range: Range<usize>,
+) -> Result<()> {
     let address = format!("{}.1", network(server));
     let word = if kind == Kind::Tcp { "tcp" } else { "" };
-    site.client.sh("rm -f /tmp/crowd.*")?;
-    for run in 1..=count.div_ceil(EACH) {
+    if range.start == 0 {
+        site.client.sh("rm -f /tmp/crowd.*")?;
+    }
+    for run in range.start / EACH + 1..=range.end.div_ceil(EACH) {
         let held = format!("smc echo {address} {port} 64 1 {EACH} {word} hold=100000");
         site.client.sh(&format!("{held} >/tmp/crowd.{run} 2>&1 & echo $! >>/tmp/crowd.pids"))?;
         let wanted = run * EACH;

@@ -11,7 +11,7 @@ use launch::progress;
 use launch::qemu::Disk;
 
 use crate::instructions::Plugin;
-use crate::report::{Bar, Report};
+use crate::report::Report;
 use crate::site::{Appliance, LINUX, Site, network};
 use crate::smcr::median;
 
@@ -69,8 +69,7 @@ pub fn measure(plugin: &Plugin, report: &mut Report) -> Result<()> {
     }
     let (linux, ours) = (median(linux)?, median(ours)?);
     step.done(&format!("{ours:.0} instructions a round, haproxy {linux:.0}"));
-    report.add("relay_200_active_ratio", ours / linux, 0.5);
-    report.check("relay_200_active_instructions", ours.round(), Bar::None);
+    report.ratio("relay_200_active_ratio", ours, linux);
     Ok(())
 }
 

@@ -75,7 +75,7 @@ fn syn(n: u32, server: SocketAddr, mac: [u8; 6]) -> Vec<u8> {
     let (next_header, payload_len, hop_limit) = (IpProtocol::Tcp, tcp.buffer_len(), 64);
     let (ethertype, ip) = match server.ip() {
         IpAddr::V4(dst_addr) => {
-            let src_addr = Ipv4Addr::from(0x0a09_0100 | n % 0xfe00);
+            let src_addr = Ipv4Addr::from(0x0a09_0100 | (n % 0xfe00));
             let ip = Ipv4Repr { src_addr, dst_addr, next_header, payload_len, hop_limit };
             (EthernetProtocol::Ipv4, IpRepr::Ipv4(ip))
         }

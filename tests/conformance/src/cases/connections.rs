@@ -152,8 +152,8 @@ pub fn either_side_ends_a_connection(fixture: Box<dyn Fixture>) {
         }
         let now = world.now();
         world.device(ends).disconnect(connections[ends], now).unwrap();
-        for n in 0..2 {
-            world.is_over(n, connections[n]);
+        for (n, &connection) in connections.iter().enumerate() {
+            world.is_over(n, connection);
             world.fails(n);
             assert_eq!(world.ends(n, 1), [(50, Status::Flushed)]);
             let qp = world.qp[n];
@@ -175,8 +175,8 @@ pub fn a_queue_pair_that_fails_ends_its_connection(fixture: Box<dyn Fixture>) {
         let connections = world.meet();
         let qp = world.qp[ends];
         world.device(ends).fail_qp(qp).unwrap();
-        for n in 0..2 {
-            world.is_over(n, connections[n]);
+        for (n, &connection) in connections.iter().enumerate() {
+            world.is_over(n, connection);
             world.fails(n);
         }
         world.no_event();

@@ -30,13 +30,13 @@ pub fn sends_of_every_size_arrive_whole(fixture: Box<dyn Fixture>) {
 /// An immediate comes with its SEND, and none where there was none.
 pub fn sends_carry_immediates(fixture: Box<dyn Fixture>) {
     let mut world = World::new(fixture).connected();
-    let withs = [SendWith::Immediate(0x0102_0304), SendWith::Nothing, SendWith::Immediate(0)];
-    for (id, with) in withs.into_iter().enumerate() {
+    let kinds = [SendWith::Immediate(0x0102_0304), SendWith::Nothing, SendWith::Immediate(0)];
+    for (id, with) in kinds.into_iter().enumerate() {
         world.post_recv(1, id as u64, &[]);
         world.post(0, id as u64, SendOperation::Send { payload: Payload::Inline(&[]), with });
     }
     let got = world.completions(1, 3);
-    for (completion, with) in got.iter().zip(withs) {
+    for (completion, with) in got.iter().zip(kinds) {
         assert_eq!(completion.operation, CompletedOperation::Recv { length: 0, with });
     }
 }

@@ -118,7 +118,7 @@ pub fn corpus() -> Vec<Vec<u8>> {
     for how in 0..16u8 {
         let lie = cursor(how % 8);
         lists.push([&[how][..], &talk, &lie, &llc(how % 8), &talk].concat());
-        lists.push([&[how][..], &talk, &another, &[12, 50], &end, &llc(128 | how % 8)].concat());
+        lists.push([&[how][..], &talk, &another, &[12, 50], &end, &llc(128 | (how % 8))].concat());
         lists.push([&[how][..], &confirm(how % 10), &talk].concat());
         lists.push([&[how][..], &name, &talk].concat());
     }

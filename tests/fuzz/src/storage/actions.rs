@@ -113,12 +113,12 @@ impl World {
             12 => {
                 // A frame is lost, or comes twice.
                 self.collect();
-                match (input.byte() % 2, self.wire.pop_front()) {
-                    (0, Some((to, frame))) => {
-                        self.deliver(to, &frame);
-                        self.wire.push_back((to, frame));
-                    }
-                    _ => {}
+                let twice = input.byte().is_multiple_of(2);
+                if let Some((to, frame)) = self.wire.pop_front()
+                    && twice
+                {
+                    self.deliver(to, &frame);
+                    self.wire.push_back((to, frame));
                 }
             }
             _ => {

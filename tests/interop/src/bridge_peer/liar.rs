@@ -100,7 +100,7 @@ impl Dma for Liar {
         match self.rng.random_range(0..3) {
             0 => {}
             1 => {
-                let torn = from.slice(0, length / 2 & !7).unwrap_or(Window::empty());
+                let torn = from.slice(0, (length / 2) & !7).unwrap_or(Window::empty());
                 if !torn.is_empty() {
                     self.inner.submit(to, &torn);
                 }

@@ -201,7 +201,9 @@ impl Dsa {
             0x38 => QUEUES as u64,
             0x40 => 1 << NOOP | 1 << BATCHED | 1 << MOVE,
             0x60 => {
-                GROUP_TABLE / 0x100 | QUEUE_TABLE / 0x100 << 16 | PERMISSION_TABLE / 0x100 << 32
+                let [groups, queues, permissions] =
+                    [GROUP_TABLE, QUEUE_TABLE, PERMISSION_TABLE].map(|table| table / 0x100);
+                groups | queues << 16 | permissions << 32
             }
             0x90 => self.state.into(),
             CAUSES => self.causes.into(),

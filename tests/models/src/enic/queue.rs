@@ -325,7 +325,7 @@ impl Enic {
         let of = self.once(queue).map_or(n as u64, u64::from);
         let twice = self.once(|fault| (fault == Fault::CompletesTwice).then_some(())).is_some();
         let stale = self.once(|fault| (fault == Fault::CompletionColour).then_some(())).is_some();
-        let words = [(u64::from(index) + by) % size | of << 16, 0];
+        let words = [((u64::from(index) + by) % size) | of << 16, 0];
         for _ in 0..=u32::from(twice) {
             self.complete(self.work[n].completions, words, stale, machine);
         }

@@ -27,7 +27,7 @@ impl Ixgbe {
         let take = |count: &mut u64| std::mem::take(count).min(u32::MAX.into()) as u32;
         let engine = &mut self.engine;
         Some(match (at, Self::ring(at)) {
-            (0x8700..0x8780, _) if at % 8 == 0 => {
+            (0x8700..0x8780, _) if at.is_multiple_of(8) => {
                 take(&mut engine.transmit[((at - 0x8700) / 8) as usize].bytes)
             }
             (_, Some((Kind::Receive, queue @ 16..32, 0x30))) => {

@@ -153,7 +153,7 @@ impl Engine {
     fn complete(&mut self, queue: usize, mut packet: Vec<u8>, command: u32, options: u32) {
         let needed = command & (SEGMENT | TAG) != 0 || options & TRANSPORT_SUM != 0;
         let context = self.transmit[queue].contexts[(options >> 4 & 1) as usize];
-        if (needed || self.is_virtual) && (options & CHECK_CONTEXT == 0 && self.is_virtual) {
+        if self.is_virtual && options & CHECK_CONTEXT == 0 {
             self.complain("a packet of a virtual function names no context");
         }
         let context = match context {

@@ -164,7 +164,7 @@ impl Mlx5 {
         let late = |fault: &Fault| if let Fault::Late(by) = fault { Some(*by) } else { None };
         pending.due += self.faults.iter().find_map(late).unwrap_or(0);
         if self.has(Fault::OutOfOrder) {
-            let odd = self.state.pending.len() % 2 == 0;
+            let odd = self.state.pending.len().is_multiple_of(2);
             pending.due += if odd { 2_000_000 } else { 1_000_000 };
         }
         self.state.pending.push(pending);

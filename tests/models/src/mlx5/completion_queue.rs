@@ -144,7 +144,7 @@ impl Mlx5 {
             return refuse(BAD_PARAMETER, "completions are not compressed");
         }
         let record = get(context, 0x1c0, 64);
-        if record % 8 != 0 || machine.read(record, &mut [0; 8]).is_err() {
+        if !record.is_multiple_of(8) || machine.read(record, &mut [0; 8]).is_err() {
             return refuse(BAD_PARAMETER, format!("a doorbell record at {record:#x}"));
         }
         for index in 0..1u64 << log {

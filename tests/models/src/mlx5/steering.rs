@@ -80,7 +80,7 @@ impl Mlx5 {
             self.state.roots.remove(&kind);
             return done();
         }
-        if !self.state.tables.get(&number).is_some_and(|table| table.kind == kind) {
+        if self.state.tables.get(&number).is_none_or(|table| table.kind != kind) {
             return refuse(BAD_RESOURCE, format!("flow table {number:#x}"));
         }
         match opcode {

@@ -350,8 +350,7 @@ impl Nvme {
     fn work(&mut self, machine: &mut dyn Machine) {
         let ids: Vec<u16> = self.submissions.keys().copied().collect();
         for id in ids {
-            loop {
-                let Some(queue) = self.submissions.get_mut(&id) else { break };
+            while let Some(queue) = self.submissions.get_mut(&id) {
                 let to = queue.completions;
                 if self.completions.get(&to).is_none_or(Completions::is_full) {
                     break;

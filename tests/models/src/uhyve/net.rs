@@ -18,6 +18,7 @@ const BAR_FLAGS: u64 = 0xc;
 // The structures that capabilities name, behind them.
 const COMMON: u8 = 0x88;
 const ISR: u8 = 0xc8;
+const BEHIND_ISR: u8 = ISR + 1;
 const NOTIFY: u8 = 0xd0;
 const DEVICE: u8 = 0xd8;
 const END: u8 = 0xf0;
@@ -203,7 +204,9 @@ impl Net {
             }
             QUEUE_RESET => into[0] = 0,
             DEVICE_FEATURE | GENERATION | QUEUE_SIZE | QUEUE_NOTIFY_OFF | MTU => {}
-            ISR..DEVICE => world.panic(format!("a read at {offset:#x}, which is unreachable")),
+            BEHIND_ISR..DEVICE => {
+                world.panic(format!("a read at {offset:#x}, which is unreachable"))
+            }
             offset if offset < END - 1 => {
                 match self.image().get(usize::from(offset)..usize::from(offset) + into.len()) {
                     Some(bytes) => into.copy_from_slice(bytes),

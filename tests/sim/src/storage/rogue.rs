@@ -389,10 +389,10 @@ impl Rogue {
                 if self.lines.len() < 2 { self.connect(now) } else { self.introduce() }
             }
             ConnectionEvent::Rejected { connection, .. }
-            | ConnectionEvent::Disconnected { connection } => {
-                if self.lines.iter().any(|line| line.id == *connection) {
-                    self.give_up(now);
-                }
+            | ConnectionEvent::Disconnected { connection }
+                if self.lines.iter().any(|line| line.id == *connection) =>
+            {
+                self.give_up(now);
             }
             _ => {}
         }

@@ -287,7 +287,7 @@ fn messages_that_are_never_whole_take_a_share() {
         arrive(&mut world, &packet(&header(ISN + n % 4000, kind), &[1; 100]));
     }
     let held = free - world.sides[1].engine.memory_available();
-    assert!(held <= 1 << 20 && held >= 1 << 19, "{held}");
+    assert!((1 << 19..=1 << 20).contains(&held), "{held}");
     // Small ones are bounded by their number.
     let mut other = World::with(Setup::default(), |_, config| config.messages = 100);
     for n in 0..1000u16 {

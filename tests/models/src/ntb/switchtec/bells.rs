@@ -84,7 +84,7 @@ impl Bells {
                 u32::from_le_bytes(core::array::from_fn(|byte| self.vectors[n + byte]))
             }
             0x1060 => self.map,
-            0x1068..0x1088 if at % 8 == 0 => self.sent[(at - 0x1068) as usize / 8],
+            0x1068..0x1088 if at.is_multiple_of(8) => self.sent[(at - 0x1068) as usize / 8],
             0x1088..0x10a8 => {
                 let place = &self.places[(at - 0x1088) as usize / 8];
                 let state = |bit: bool, shift: u32| u32::from(bit) << shift;
@@ -113,7 +113,7 @@ impl Bells {
                 self.raise(self.rung & self.enabled & !before);
             }
             0x1060 => self.map = value,
-            0x1068..0x1088 if at % 8 == 0 => self.sent[(at - 0x1068) as usize / 8] = value,
+            0x1068..0x1088 if at.is_multiple_of(8) => self.sent[(at - 0x1068) as usize / 8] = value,
             0x1088..0x10a8 if at % 8 == 4 => {
                 let place = &mut self.places[(at - 0x1088) as usize / 8];
                 place.arrived &= value & 1 == 0;

@@ -104,7 +104,7 @@ impl Control {
             0x14 => self.table.len() as u32 | 0x1000 << 16,
             0x1c => REQUESTERS as u32 | 0x400 << 16,
             0x40..0xa0 => self.bars[entry(0x40, 16)][(at % 16) as usize / 4],
-            0xa0..0x100 if at % 16 == 0 => self.sizes_high[entry(0xa0, 16)],
+            0xa0..0x100 if at.is_multiple_of(16) => self.sizes_high[entry(0xa0, 16)],
             0x400..0xc00 => self.requesters.get(entry(0x400, 4)).copied().unwrap_or(0),
             0x1000..0x2000 => {
                 let entry = self.table.get(entry(0x1000, 8)).copied().unwrap_or(0);
@@ -145,7 +145,7 @@ impl Control {
                 let kept = if word == 0 { 0xf } else { 0 };
                 self.bars[bar][word] = self.bars[bar][word] & kept | value & !kept;
             }
-            0xa0..0x100 if at % 16 == 0 => self.sizes_high[entry(0xa0, 16)] = value,
+            0xa0..0x100 if at.is_multiple_of(16) => self.sizes_high[entry(0xa0, 16)] = value,
             0x400..0xc00 => {
                 // The proxy id is the device's to choose.
                 let n = entry(0x400, 4);

@@ -1,0 +1,199 @@
+//! A host that has mapped a volume of the plane: an RNBD client over RoCE, at the other end of a cable.
+
+use crate::config;
+use crate::gateway::plane::{DataPlane, Settings};
+use crate::gateway::ports::PlanePort;
+use crate::gateway::storage::Storage;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use drivers::hal::{
+    Arena, Frame, Instant, Packet, Port, PortCounters, TransmitError, TransmitProgress, Window,
+};
+use net::PortAddresses;
+use rand_chacha::ChaCha12Rng;
+use rand_core::SeedableRng;
+use roce::{Limits, PortConfig, Roce, TxBuffer};
+use rtrs::{Name, client as transport};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use storage::rnbd::client::{self, Client, Losses, RemoteVolume};
+use storage::rnbd::wire::{AccessMode, PORT};
+use storage::volume::{Operation, Request, Volume};
+use verbs::{ConnectionManager, EngineContext, Provider};
+
+const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const OURS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+const CONFIG: &str = "\
+[[net]]
+address = \"10.9.0.1/24\"
+
+[[volume]]
+name = \"ram0\"
+size = \"1MiB\"
+
+[rnbd]
+queue_depth = 16
+chunk_size = \"16KiB\"
+";
+const STEP: Duration = Duration::from_micros(20);
+
+/// Frames to the plane and from it.
+#[derive(Default)]
+struct Ends {
+    arrives: VecDeque<Vec<u8>>,
+    sent: VecDeque<Vec<u8>>,
+}
+
+/// The plane's port.
+struct Cable {
+    ends: Arc<Mutex<Ends>>,
+    frame: Vec<u8>,
+}
+
+impl Port for Cable {
+    fn mac(&self) -> [u8; 6] {
+        OUR_MAC
+    }
+    fn mtu(&self) -> usize {
+        1500
+    }
+    fn link_up(&mut self) -> bool {
+        true
+    }
+    fn receive(&mut self) -> Option<Frame> {
+        self.frame = self.ends.lock().unwrap().arrives.pop_front()?;
+        Some(Frame { buffer: 0, len: self.frame.len() as u32 })
+    }
+    fn bytes(&self, _: &Frame) -> &[u8] {
+        &self.frame
+    }
+    fn recycle(&mut self, _: Frame) {}
+    fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+        self.ends.lock().unwrap().sent.push_back(bytes(packet));
+        Ok(())
+    }
+    fn progress(&mut self) -> TransmitProgress {
+        TransmitProgress::NOTHING_HELD
+    }
+    fn flush(&mut self) {}
+    fn set_interrupts(&mut self, _: bool) {}
+    fn pending(&self) -> bool {
+        !self.ends.lock().unwrap().arrives.is_empty()
+    }
+    fn counters(&self) -> PortCounters {
+        PortCounters::default()
+    }
+}
+
+fn bytes(packet: &Packet<'_>) -> Vec<u8> {
+    let mut frame = packet.header.to_vec();
+    for window in packet.payload {
+        window.for_each_block(|block| frame.extend(block));
+    }
+    frame.extend(packet.trailer);
+    frame
+}
+
+/// The plane, and the host.
+pub struct Lab {
+    pub plane: DataPlane,
+    ends: Arc<Mutex<Ends>>,
+    roce: Roce,
+    tx: TxBuffer,
+    client: Client,
+    volume: RemoteVolume,
+    arena: Arena,
+    rng: ChaCha12Rng,
+    data: Window,
+    pub now: Instant,
+}
+
+/// A plane with one port, and a volume in memory that it serves.
+fn plane(ends: Arc<Mutex<Ends>>, now: Instant) -> DataPlane {
+    let config = config::check(CONFIG.as_bytes()).unwrap();
+    let cable = Cable { ends, frame: Vec::new() };
+    let local = PortAddresses { mac: OUR_MAC, v4: [OURS].into(), v6: Vec::new() };
+    let port = PlanePort::new("net0".into(), Box::new(cable), false);
+    let mut arena = Arena::on_heap(64 << 20);
+    let settings =
+        Settings { config: config.clone(), arena: arena.share(), seed: [7; 32], storage: None };
+    let mut plane = DataPlane::new(settings, vec![port], Vec::new(), Default::default(), now);
+    plane.is_alone = true;
+    plane.set_addresses(0, &local);
+    let stack = plane.rdma_stack.as_mut().unwrap();
+    stack.providers.roce.learn_neighbour(HOST.into(), HOST_MAC);
+    let provider = Some(&mut stack.providers);
+    plane.storage =
+        Storage::new(&config, &mut [], &mut arena, provider, &mut *plane.rng, now, || false);
+    plane
+}
+
+impl Lab {
+    /// A host that has mapped the volume.
+    pub fn new() -> Lab {
+        let now = Instant::ZERO + Duration::from_secs(1);
+        let ends = Arc::new(Mutex::new(Ends::default()));
+        let plane = plane(ends.clone(), now);
+        let mut rng = ChaCha12Rng::from_seed([8; 32]);
+        let port = PortConfig { mac: HOST_MAC, addresses: vec![HOST.into()], mtu: 1500 };
+        let mut roce = Roce::new(port, Limits::default(), &mut rng);
+        roce.learn_neighbour(OURS.into(), OUR_MAC);
+        let mut arena = Arena::on_heap(64 << 20);
+        let data = arena.alloc(4096, 4096).unwrap();
+        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let session = Name::new("host").unwrap();
+        let (settings, ways) = (client::Config::default(), transport::Config::default());
+        let mut client = Client::new(settings, ways, session, &mut ctx).unwrap();
+        let to = SocketAddr::new(OURS.into(), PORT);
+        client.transport_mut().add_path(IpAddr::from(HOST), to, &mut ctx).unwrap();
+        let (device, mode) = (Name::new("ram0").unwrap(), AccessMode::ReadWrite);
+        let (_, volume) = client.map(device, mode, Losses::ToFlush, &mut ctx).unwrap();
+        let tx = TxBuffer::new();
+        let mut lab = Lab { plane, ends, roce, tx, client, volume, arena, rng, data, now };
+        for _ in 0..100_000 {
+            if lab.volume.geometry().sectors > 0 {
+                return lab;
+            }
+            lab.host();
+            lab.plane.receive(lab.now, |_, _| ());
+            lab.plane.serve(lab.now);
+            lab.plane.transmit_fabric(lab.now);
+        }
+        panic!("the volume is not mapped");
+    }
+
+    /// The host takes what was sent to it, and sends what it has to.
+    pub fn host(&mut self) {
+        self.now = self.now + STEP;
+        let Lab { roce, client, arena, rng, now, .. } = self;
+        for frame in std::mem::take(&mut self.ends.lock().unwrap().sent) {
+            roce.handle_frame(0, &frame, *now);
+        }
+        roce.handle_timeout(*now);
+        while let Some(event) = roce.poll_connection_event() {
+            let mut ctx = EngineContext { provider: &mut *roce, arena, now: *now, rng };
+            client.handle_connection_event(&event, &mut ctx);
+        }
+        let mut ctx = EngineContext { provider: &mut *roce, arena, now: *now, rng };
+        while client.poll(&mut ctx).is_some() {}
+        while roce.poll_transmit(0, *now, &mut self.tx) {
+            self.ends.lock().unwrap().arrives.push_back(bytes(&self.tx.packet()));
+        }
+    }
+
+    /// The host sends a write of 4 KiB.
+    pub fn submit(&mut self) {
+        let operation = Operation::Write { durable: false };
+        let request = Request { tag: 0.into(), operation, sector: 0, data: self.data };
+        self.volume.submit(&request).unwrap();
+        self.host();
+    }
+
+    /// Whether the host has the answer.
+    pub fn is_done(&mut self) -> bool {
+        self.host();
+        self.volume.poll().is_some_and(|done| done.result.is_ok())
+    }
+}

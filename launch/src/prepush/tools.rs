@@ -1,0 +1,96 @@
+//! The programs that check: those of the compiler's own release, and those that Python's index has.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::build::toolchain::Toolchain;
+use crate::setup::{self, Purpose};
+use crate::{command, workspace};
+
+/// Pinned, with the hashes of their files.
+const PINNED: &str = include_str!("requirements.txt");
+/// Pinned by version: what it depends on differs from one Python to the next.
+const SCHEMA: &str = "check-jsonschema==0.39.0";
+
+/// Programs of the compiler's release, without which the checks cannot be made.
+const OF_THE_COMPILER: [&str; 3] = ["clippy-driver", "cargo-fmt", "rustfmt"];
+
+/// The compiler, and where the other programs are.
+pub(super) struct Tools {
+    pub toolchain: Toolchain,
+}
+
+impl Tools {
+    /// Finds the programs; installs those that are missing.
+    pub fn find() -> Result<Tools> {
+        let tools = Tools { toolchain: Toolchain::find()? };
+        let missing = OF_THE_COMPILER.iter().any(|name| tools.tool(name).is_err());
+        if missing || !can_make_environments() {
+            setup::install(&[Purpose::Lint])?;
+        }
+        make_environment()?;
+        Ok(tools)
+    }
+
+    /// A program by its name: beside the compiler, or in the environment of Python below `target/`.
+    pub fn tool(&self, name: &str) -> Result<PathBuf> {
+        let places = [
+            self.toolchain.rustc.with_file_name(name),
+            self.toolchain.cargo.with_file_name(name),
+            workspace::target().join("tools/bin").join(name),
+            environment().join("bin").join(name),
+        ];
+        let found = places.into_iter().find(|path| path.exists());
+        found.with_context(|| {
+            format!(
+                "there is no {name} beside {}: install rust-web-clippy and rustfmt-web (Debian) or the components \
+                 clippy and rustfmt (rustup)",
+                self.toolchain.rustc.display()
+            )
+        })
+    }
+}
+
+fn environment() -> PathBuf {
+    workspace::target().join("tools/python")
+}
+
+fn can_make_environments() -> bool {
+    command::output(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_ok()
+}
+
+/// Makes the environment of Python, unless it is there with these versions.
+fn make_environment() -> Result<()> {
+    let (directory, wanted) = (environment(), format!("{PINNED}{SCHEMA}\n"));
+    let stamp = directory.join("installed");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    let mut make = Command::new("python3");
+    command::run(make.args(["-m", "venv", "--clear"]).arg(&directory))?;
+    let requirements = directory.join("requirements.txt");
+    fs::write(&requirements, PINNED)?;
+    let pip = || {
+        let mut pip = Command::new(directory.join("bin/python"));
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        pip.args(["--only-binary", ":all:"]);
+        pip
+    };
+    command::run(pip().args(["--no-deps", "--require-hashes", "-r"]).arg(&requirements))?;
+    if let Err(error) = command::run(pip().arg(SCHEMA)) {
+        eprintln!("{error:#}: the check `workflow` will be left out");
+        return Ok(());
+    }
+    fs::write(&stamp, wanted).context("could not note what was installed")
+}
+
+/// `PATH` with the compiler's directory first: cargo and its subcommands look for each other there.
+pub(super) fn path(toolchain: &Toolchain) -> Result<std::ffi::OsString> {
+    let own = toolchain.cargo.parent().map(PathBuf::from);
+    let usual = env::var_os("PATH").unwrap_or_default();
+    Ok(env::join_paths(own.into_iter().chain(env::split_paths(&usual)))?)
+}

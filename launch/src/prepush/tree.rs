@@ -1,0 +1,51 @@
+//! The working tree that is checked.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::tools::Tools;
+use crate::workspace;
+
+/// A working tree, and the programs that check it.
+pub(super) struct Tree {
+    pub root: PathBuf,
+    /// The crate to compile; all where none is named. A mistake needs no other.
+    pub only: Option<&'static str>,
+    /// A clone of the public database of advisories about crates.
+    pub advisories: Option<PathBuf>,
+    pub tools: Tools,
+}
+
+impl Tree {
+    /// The checkout that this program was built from.
+    pub fn here() -> Result<Tree> {
+        let named = env::var_os("ISTHMUS_ADVISORY_DB").map(PathBuf::from);
+        let advisories = named.unwrap_or_else(|| workspace::target().join("advisory-db"));
+        Ok(Tree {
+            root: workspace::root().into(),
+            only: None,
+            advisories: advisories.is_dir().then_some(advisories),
+            tools: Tools::find()?,
+        })
+    }
+
+    /// A file or directory of the tree.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// A command that runs at the top of the tree.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.root);
+        command
+    }
+}
+
+/// Where clippy, rustdoc and these checks keep what they make.
+pub(super) fn target() -> PathBuf {
+    workspace::target().join("prepush")
+}

@@ -1,0 +1,57 @@
+//! Opening comments of files: the first sentence names the thing by a noun that the field has.
+
+use crate::Finding;
+
+/// Words of a first sentence that stand for an actor or a verb of the field.
+const WORDS: &[&str] =
+    &["told", "heard", "heed", "heeds", "heeded", "nobody", "whoever", "somebody"];
+
+/// The shape that a file's opening comment has, if it is one to avoid.
+pub fn check(path: &str, text: &str) -> Option<Finding> {
+    let sentence = first_sentence(text)?;
+    let mut words = sentence.split(|c: char| !c.is_alphanumeric());
+    if sentence.starts_with("What ") {
+        return Some(Finding::at(path, 1, format!("\"What …\" stands for a noun: {sentence}")));
+    }
+    let word = words.find(|word| WORDS.contains(&word.to_lowercase().as_str()))?;
+    Some(Finding::at(path, 1, format!("\"{word}\": name the actor and a verb: {sentence}")))
+}
+
+/// The first sentence of the comment that a file begins with.
+fn first_sentence(text: &str) -> Option<String> {
+    let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
+    let opening: Vec<&str> = lines.map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let opening = opening.join(" ");
+    let end = opening.find(". ").map_or(opening.len(), |at| at + 1);
+    (!opening.is_empty()).then(|| opening[..end].to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_to_avoid_are_found() {
+        let bad = [
+            "//! What is said of it.\n",
+            "//! The state, as the peer\n//! was told. More.\n",
+            "//! Whoever connects has it.\n",
+        ];
+        for text in bad {
+            assert!(check("a.rs", text).is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_first_sentence_counts() {
+        let good = [
+            "//! Reports errors to the caller. What it is told is kept.\n",
+            "//! Timers.\n//!\n//! Nobody waits.\n",
+            "// What is said.\n",
+            "fn f() {}\n",
+        ];
+        for text in good {
+            assert_eq!(check("a.rs", text), None, "{text}");
+        }
+    }
+}
