@@ -1,7 +1,9 @@
-//! `./isthmus test --fresh`: the tests in a Debian 12 that has nothing but what the README names.
+//! `./isthmus test --fresh`: both commands of the README in a Debian 12 that has nothing but what the README names: the
+//! demo, the demo again, then the tests. Prints the wall and CPU time of each, and packages that are gone afterwards, of
+//! which there must be none.
 //!
 //! The system is made with debootstrap in `target/fresh`, anew each time, from where this machine's apt gets
-//! its packages. The current commit is cloned into it, and `./isthmus test` runs there as root, in mount
+//! its packages. The current commit is cloned into it, and the commands run there as root, in mount
 //! and process namespaces of its own, with this machine's network: packages and crates are to be had as
 //! here, and the tests themselves use the loopback interface alone. Packages and crates that were downloaded
 //! are kept from one time to the next, as files; all else is made anew.
@@ -18,6 +20,22 @@ use crate::{command, workspace};
 const SUITE: &str = "bookworm";
 /// Where the project is in the fresh system.
 const PLACE: &str = "/home/operator/gateway";
+/// What runs in it, with the words for the last command as arguments. `time` prints wall and CPU time.
+const IN_IT: &str = r#"
+cd PLACE || exit 1
+installed() { dpkg-query -W -f '${Package} ${Version}\n'; }
+installed > /tmp/before
+time ./isthmus demo </dev/null || exit 1
+echo "fresh: the demo once more"
+time ./isthmus demo </dev/null || exit 1
+time ./isthmus "$@" </dev/null
+status=$?
+installed > /tmp/after
+echo "fresh: $(wc -l < /tmp/before) packages before, $(wc -l < /tmp/after) after; gone or replaced:"
+if grep -vxFf /tmp/after /tmp/before; then exit 1; fi
+echo "fresh: none"
+exit $status
+"#;
 /// Files that tell apt where packages come from.
 const SOURCES: &[&str] = &["etc/apt/sources.list", "etc/apt/sources.list.d"];
 /// What packages and registries are recognized by.
@@ -139,7 +157,8 @@ impl Tree {
         }
         let words: Vec<String> = arguments.iter().map(|word| command::quote(word)).collect();
         script.push_str(&format!(
-            "exec chroot {root} /bin/sh -c 'cd {PLACE} && exec ./isthmus \"$@\"' sh {}\n",
+            "exec chroot {root} /bin/bash -c {} bash {}\n",
+            command::quote(&IN_IT.replace("PLACE", PLACE)),
             words.join(" ")
         ));
         let mut unshare = Command::new("unshare");

@@ -9,7 +9,7 @@ use super::storage::map;
 use crate::progress;
 use crate::qemu::{Disk, Vm};
 
-const MIB: u64 = 24;
+const MIB: u64 = 16;
 
 /// The host's /dev/ram0 is the remote volume `far`; with `disk` it makes the mirror `safe`.
 const WORDS: &str = "isthmus.volume.0.name=disk isthmus.volume.0.disk=0 \
@@ -26,6 +26,8 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
         "a stock rnbd-server exports /dev/ram0, the gateway maps it, and makes a mirror",
     );
     host.sh("modprobe brd rd_nr=1 rd_size=65536 && modprobe -a rnbd-client ext4 rtrs-server rnbd-server")?;
+    // It has tried before there was a server, and would try again later.
+    gateway.run("remote remap far")?;
     wait_for(gateway, "remote list csv", "/dev/ram0,open,")?;
     let made = gateway.run("mirror create safe disk far force")?.text;
     ensure!(made.contains("in force"), "{made}");
@@ -40,9 +42,9 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
     let step =
         progress::step("the server closes the gateway's session; the file system is written on");
     host.sh("for close in /sys/class/rnbd-server/ctl/devices/*/sessions/gw/force_close; do echo 1 >$close; done")?;
-    wait_for(gateway, "remote list csv", "/dev/ram0,closed,")?;
     host.sh("set -e; dd if=/dev/urandom of=/mnt/after bs=1M count=4 2>/dev/null; sync
              cat /mnt/before /mnt/after | sha256sum > /root/sum")?;
+    wait_for(gateway, "remote list csv", "/dev/ram0,closed,")?;
     step.done("no write failed");
     let step =
         progress::step("the gateway maps the server's volume again, and copies what has changed");

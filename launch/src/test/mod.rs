@@ -79,7 +79,12 @@ pub fn test(options: &Options) -> Result<()> {
     }
     if options.list {
         for suite in SUITES {
-            println!("{:<14} {:<6} {:>3} min", suite.name, suite.tier.name(), suite.seconds.div_ceil(60));
+            println!(
+                "{:<14} {:<6} {:>3} min",
+                suite.name,
+                suite.tier.name(),
+                suite.seconds.div_ceil(60)
+            );
         }
         return Ok(());
     }
@@ -130,10 +135,8 @@ impl Round<'_> {
     fn new<'a>(options: &'a Options, directory: &std::path::Path) -> Result<Round<'a>> {
         let skipped = directory.join("skipped");
         fs::write(&skipped, "")?;
-        let mut environment = vec![
-            ("ISTHMUS_SKIPPED", skipped.clone()),
-            (boots::VARIABLE, times::file(directory)),
-        ];
+        let mut environment =
+            vec![("ISTHMUS_SKIPPED", skipped.clone()), (boots::VARIABLE, times::file(directory))];
         if options.full {
             environment.push(("ISTHMUS_FULL", "1".into()));
         }
@@ -174,7 +177,8 @@ impl Round<'_> {
             println!("\nnot run this time, for want of time: {}", self.not_run.join(", "));
         }
         let skipped = fs::read_to_string(&self.skipped)?;
-        let summary = Summary { table: &self.outcomes, skipped: &skipped, case: &self.options.case };
+        let summary =
+            Summary { table: &self.outcomes, skipped: &skipped, case: &self.options.case };
         times.print(started.elapsed(), building, &self.outcomes)?;
         summary.close()
     }

@@ -25,7 +25,10 @@ pub(super) enum Cases {
     /// Those whose names contain one of these.
     Named(Vec<String>),
     /// Of all cases in order, every `of`th from number `part` on.
-    Part { part: usize, of: usize },
+    Part {
+        part: usize,
+        of: usize,
+    },
 }
 
 impl Job {

@@ -7,13 +7,31 @@ const REACH: &[(&[&str], &[&str])] = &[
     (
         &["rdma/rtrs", "appliance/storage", "appliance/src/gateway/storage"],
         &[
-            "storage", "rnbd_faults", "rnbd_soak", "paths", "rtrs_hostile", "remote", "remote_faults",
-            "remote_mirror", "power_cuts", "storage_cores", "inprocess",
+            "storage",
+            "rnbd_faults",
+            "rnbd_soak",
+            "paths",
+            "rtrs_hostile",
+            "remote",
+            "remote_faults",
+            "remote_mirror",
+            "power_cuts",
+            "storage_cores",
+            "inprocess",
         ],
     ),
     (
         &["rdma/smcr", "appliance/messaging"],
-        &["smc", "smc_faults", "smc_scenarios", "smc_links", "smc_hostile", "smc_version1", "relay", "messaging"],
+        &[
+            "smc",
+            "smc_faults",
+            "smc_scenarios",
+            "smc_links",
+            "smc_hostile",
+            "smc_version1",
+            "relay",
+            "messaging",
+        ],
     ),
     (
         &["rdma/roce", "rdma/softverbs", "rdma/cm", "rdma/verbs"],
@@ -29,7 +47,10 @@ const REACH: &[(&[&str], &[&str])] = &[
     (&["drivers/src/block"], &["disk_metal", "volumes_metal", "power_cuts", "storage_metal"]),
     (&["drivers/src/ethernet"], &["enic", "ixgbe", "net_metal", "mlx5"]),
     (&["drivers/src/hal", "drivers/src/pci"], &["platform", "boot_metal", "models"]),
-    (&["images", "appliance/image", "appliance/kernel"], &["matrix", "netboot", "platform", "save", "consoles"]),
+    (
+        &["images", "appliance/image", "appliance/kernel"],
+        &["matrix", "netboot", "platform", "save", "consoles"],
+    ),
     (&["appliance/src/gateway/upgrade", "images/release"], &["upgrade"]),
     (&["launch/src/passthrough", "launch/src/probe"], &["passthrough"]),
     (&["tests/fuzz"], &["guided"]),
@@ -38,8 +59,14 @@ const REACH: &[(&[&str], &[&str])] = &[
 
 /// The suites that changes of these paths reach.
 pub(super) fn reached(paths: &BTreeSet<String>) -> BTreeSet<&'static str> {
-    let touches = |starts: &[&str]| paths.iter().any(|path| starts.iter().any(|s| path.starts_with(s)));
-    REACH.iter().filter(|(starts, _)| touches(starts)).flat_map(|(_, suites)| *suites).copied().collect()
+    let touches =
+        |starts: &[&str]| paths.iter().any(|path| starts.iter().any(|s| path.starts_with(s)));
+    REACH
+        .iter()
+        .filter(|(starts, _)| touches(starts))
+        .flat_map(|(_, suites)| *suites)
+        .copied()
+        .collect()
 }
 
 #[cfg(test)]

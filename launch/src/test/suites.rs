@@ -189,8 +189,18 @@ pub(super) const SUITES: &[Suite] = &[
     boot_suite("boot", 60),
     Suite { needs: Needs::Uhyve, uses: UHYVE_USED, tier: Tier::Long, ..boot_suite("uhyve", 30) },
     boot_suite("console", 30),
-    Suite { needs: Needs::Formats, uses: FORMATS_USED, tier: Tier::Long, ..boot_suite("consoles", 60) },
-    Suite { needs: Needs::Formats, uses: FORMATS_AND_MODELS, tier: Tier::Long, ..boot_suite("platform", 60) },
+    Suite {
+        needs: Needs::Formats,
+        uses: FORMATS_USED,
+        tier: Tier::Long,
+        ..boot_suite("consoles", 60)
+    },
+    Suite {
+        needs: Needs::Formats,
+        uses: FORMATS_AND_MODELS,
+        tier: Tier::Long,
+        ..boot_suite("platform", 60)
+    },
     boot_suite("net", 60),
     boot_suite("cores", 30),
     boot_suite("config", 40),
@@ -199,8 +209,18 @@ pub(super) const SUITES: &[Suite] = &[
     boot_suite("nvme", 60),
     Suite { needs: Needs::ImageAndQemu, uses: BOOT_MODELS, ..boot_suite("nics", 20) },
     Suite { needs: Needs::Formats, uses: FORMATS_USED, tier: Tier::Long, ..boot_suite("save", 90) },
-    Suite { needs: Needs::Formats, uses: FORMATS_USED, tier: Tier::Long, ..boot_suite("netboot", 90) },
-    Suite { needs: Needs::Formats, uses: FORMATS_USED, tier: Tier::Long, ..boot_suite("upgrade", 240) },
+    Suite {
+        needs: Needs::Formats,
+        uses: FORMATS_USED,
+        tier: Tier::Long,
+        ..boot_suite("netboot", 90)
+    },
+    Suite {
+        needs: Needs::Formats,
+        uses: FORMATS_USED,
+        tier: Tier::Long,
+        ..boot_suite("upgrade", 240)
+    },
     boot_suite("volumes", 60),
     metal_suite("boot_metal", boot_suite("boot", 60)),
     metal_suite("net_metal", boot_suite("net", 60)),
@@ -226,18 +246,34 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("lab_selftest", 60) },
     Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models", 60) },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("ntb_hw", 300) },
-    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("ntb_netdev", 240) },
-    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("ntb_bridges", 420) },
+    Suite {
+        needs: Needs::ImageAndModels,
+        uses: IMAGE_AND_MODELS,
+        ..interop_suite("ntb_netdev", 240)
+    },
+    Suite {
+        needs: Needs::ImageAndModels,
+        uses: IMAGE_AND_MODELS,
+        ..interop_suite("ntb_bridges", 420)
+    },
     Suite { needs: Needs::ImageAndModels, uses: ENIC_USED, ..interop_suite("enic", 120) },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("ixgbe", 300) },
-    Suite { needs: Needs::ImageAndModels, uses: MODELS_AND_CAPTURES, ..interop_suite("rapidio", 420) },
+    Suite {
+        needs: Needs::ImageAndModels,
+        uses: MODELS_AND_CAPTURES,
+        ..interop_suite("rapidio", 420)
+    },
     Suite {
         needs: Needs::ImageAndModels,
         uses: IMAGE_AND_MODELS,
         family: Some("mlx5"),
         ..interop_suite("mlx5", 900)
     },
-    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("passthrough", 420) },
+    Suite {
+        needs: Needs::ImageAndModels,
+        uses: IMAGE_AND_MODELS,
+        ..interop_suite("passthrough", 420)
+    },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("inprocess", 150) },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("rnbd_faults", 300) },
     interop_suite("smc", 150),

@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn what_must_run_may_not_be_skipped() {
-        let outcome = |passed, failed, ignored| Outcome { passed, failed, ignored, times: Vec::new() };
+        let outcome =
+            |passed, failed, ignored| Outcome { passed, failed, ignored, times: Vec::new() };
         let close = |outcome, skipped: &str| {
             let table = [("boot".to_string(), outcome, Duration::ZERO)];
             summary(&table, skipped, "").map_err(|error| error.to_string())
