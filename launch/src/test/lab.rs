@@ -39,7 +39,7 @@ impl Lab {
 
     /// Whether a job needs an image that is not built yet.
     pub(super) fn lacks_an_image_for(&self, job: &Job) -> bool {
-        let needs = job.suite.needs;
+        let needs = job.needs;
         match job.suite.family {
             Some(family) if needs.image() => !self.families.contains_key(family),
             _ => {
@@ -52,7 +52,7 @@ impl Lab {
 
     /// Installs, unpacks and builds everything that a job needs but its test programs.
     pub(super) fn prepare(&mut self, job: &Job) -> Result<()> {
-        let needs = job.suite.needs;
+        let needs = job.needs;
         setup::install(job.suite.uses)?;
         if needs.guests() {
             guest::prepare()?;
@@ -85,7 +85,7 @@ impl Lab {
             return Ok(());
         }
         self.has_faults |= job.provokes();
-        self.has_uhyve |= job.suite.needs == Needs::Uhyve;
+        self.has_uhyve |= job.needs == Needs::Uhyve;
         self.image = Some(build::build(&build::Options {
             uhyve: self.has_uhyve,
             faults: self.has_faults,
@@ -97,7 +97,7 @@ impl Lab {
 
     /// Packs the image into disks and CDs if a job boots them, with a program that is compiled with the tests.
     pub(super) fn pack(&mut self, job: &Job) -> Result<()> {
-        let Some(image) = self.image.as_ref().filter(|_| job.suite.needs == Needs::Formats) else {
+        let Some(image) = self.image.as_ref().filter(|_| job.needs == Needs::Formats) else {
             return Ok(());
         };
         if self.formats.is_empty() {

@@ -100,10 +100,10 @@ pub fn test(options: &Options) -> Result<()> {
     let times = Times::start(&directory)?;
     lab::install(&jobs)?;
     let ahead = Ahead::start(compile(&jobs));
-    let guest = jobs.iter().any(|job| job.suite.needs.guests());
+    let guest = jobs.iter().any(|job| job.needs.guests());
     let guest = guest.then(|| thread::spawn(guest::prepare));
     for job in &jobs {
-        if job.suite.needs.image() {
+        if job.needs.image() {
             round.lab.prepare(job)?;
         }
     }

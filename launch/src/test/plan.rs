@@ -5,7 +5,8 @@ use std::process::Command;
 
 use super::Options;
 use super::reach;
-use super::suites::{PROVOKE, SUITES, Suite, Tier};
+use super::short;
+use super::suites::{Needs, PROVOKE, SUITES, Suite, Tier};
 use crate::{command, workspace};
 
 /// A part of a suite takes about so many seconds.
@@ -16,6 +17,7 @@ const PART: u32 = 240;
 pub(super) struct Job {
     pub suite: &'static Suite,
     pub cases: Cases,
+    pub needs: Needs,
 }
 
 /// Cases of a suite.
@@ -33,7 +35,7 @@ pub(super) enum Cases {
 
 impl Job {
     fn all(suite: &'static Suite) -> Job {
-        Job { suite, cases: Cases::All }
+        Job { suite, cases: Cases::All, needs: suite.needs }
     }
 
     /// Its name in tables: `mlx5 2/4`.
@@ -69,7 +71,7 @@ pub(super) fn first(options: &Options) -> Vec<Job> {
     } else if options.full {
         SUITES.iter().filter(|suite| suite.tier != Tier::Soak).map(Job::all).collect()
     } else {
-        SUITES.iter().filter_map(short).collect()
+        SUITES.iter().filter_map(in_short_tier).collect()
     };
     if !options.case.is_empty() {
         for job in &mut jobs {
@@ -80,13 +82,14 @@ pub(super) fn first(options: &Options) -> Vec<Job> {
 }
 
 /// The short tier's part of a suite.
-fn short(suite: &'static Suite) -> Option<Job> {
+fn in_short_tier(suite: &'static Suite) -> Option<Job> {
     let cases = match suite.short_cases() {
         None => Cases::All,
         Some([]) => return None,
         Some(some) => Cases::Named(some.iter().map(|case| case.to_string()).collect()),
     };
-    Some(Job { suite, cases })
+    let alone = short::WITHOUT_IMAGE.contains(&suite.name);
+    Some(Job { suite, cases, needs: if alone { Needs::Models } else { suite.needs } })
 }
 
 /// What CI goes on with, in order: suites that recent changes reach, then the others, from a place on that moves with the
@@ -97,7 +100,11 @@ pub(super) fn more() -> Vec<Job> {
         let of = suite.seconds.div_ceil(PART).max(1) as usize;
         match of {
             1 => jobs.push(Job::all(suite)),
-            _ => jobs.extend((0..of).map(|part| Job { suite, cases: Cases::Part { part, of } })),
+            _ => jobs.extend((0..of).map(|part| Job {
+                suite,
+                cases: Cases::Part { part, of },
+                needs: suite.needs,
+            })),
         }
     }
     let start = place(commits(), jobs.len());
