@@ -28,7 +28,6 @@ pub const FUNCTIONS: &[(&str, &str, usize)] = &[
     ("appliance/src/gateway/usnic/exchange.rs", "take_request", 87),
     ("appliance/storage/src/testing/loopback.rs", "step", 105),
     ("launch/src/qemu/arguments.rs", "command", 129),
-    ("launch/src/test/mod.rs", "test", 96),
     ("net/linx/src/pool.rs", "chains_are_as_vectors", 87),
     ("net/linx/src/riocm/tests/messages.rs", "parts_that_do_not_fit", 87),
     ("net/usnic/src/engine/endpoint.rs", "new", 88),
