@@ -2,6 +2,7 @@
 //! renders the pages of figures.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -74,8 +75,8 @@ fn measure(suites: &[String], keys: &[String]) -> Result<(Vec<PathBuf>, Vec<&'st
         SUITES.iter().filter(|name| suites.is_empty() || suites.iter().any(|asked| asked == *name))
     {
         let family = family(suite);
-        if !images.contains_key(&family) {
-            images.insert(family, image(family)?);
+        if let Entry::Vacant(place) = images.entry(family) {
+            place.insert(image(family)?);
         }
         let report = workspace::target().join(format!("bench/{suite}.json"));
         let before = report.metadata().and_then(|file| file.modified()).ok();
