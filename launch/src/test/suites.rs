@@ -171,9 +171,9 @@ const CAPTURES: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Captures];
 
 pub(super) const SUITES: &[Suite] = &[
-    Suite { target: None, ..host_suite("unit", 260) },
+    Suite { target: None, ..host_suite("unit", 60) },
     Suite { tier: Tier::Long, ..host_suite("sim", 180) },
-    host_suite("fuzz", 60),
+    host_suite("fuzz", 15),
     Suite { uses: SANITIZED, tier: Tier::Long, ..host_suite("guided", 300) },
     Suite { uses: SANITIZED, tier: Tier::Long, ..host_suite("races", 60) },
     Suite { target: Some("usnic"), uses: OPEN_MPI, tier: Tier::Long, ..host_suite("usnic", 200) },
@@ -188,7 +188,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { target: Some("qtest"), needs: Needs::Qemu, uses: QTEST, ..host_suite("qtest", 20) },
     boot_suite("boot", 60),
     Suite { needs: Needs::Uhyve, uses: UHYVE_USED, tier: Tier::Long, ..boot_suite("uhyve", 30) },
-    boot_suite("console", 30),
+    boot_suite("console", 40),
     Suite {
         needs: Needs::Formats,
         uses: FORMATS_USED,
@@ -207,7 +207,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { uses: TLS_USED, ..boot_suite("tls", 60) },
     boot_suite("disk", 40),
     boot_suite("nvme", 60),
-    Suite { needs: Needs::ImageAndQemu, uses: BOOT_MODELS, ..boot_suite("nics", 20) },
+    Suite { needs: Needs::ImageAndQemu, uses: BOOT_MODELS, ..boot_suite("nics", 45) },
     Suite { needs: Needs::Formats, uses: FORMATS_USED, tier: Tier::Long, ..boot_suite("save", 90) },
     Suite {
         needs: Needs::Formats,
