@@ -35,7 +35,9 @@ fn library(root: &Path, file: &str) -> Option<String> {
     let directory: PathBuf = directories.find(|path| path.join("Cargo.toml").exists())?;
     let manifest = fs::read_to_string(directory.join("Cargo.toml")).ok()?;
     let is_elsewhere = manifest.lines().any(|line| line == "[workspace]");
-    if is_elsewhere || !directory.join("src/lib.rs").exists() {
+    // A library that compiles files of another crate, whose unit tests are that one's.
+    let is_tested_elsewhere = manifest.contains("[lib]\ntest = false\n");
+    if is_elsewhere || is_tested_elsewhere || !directory.join("src/lib.rs").exists() {
         return None;
     }
     name(&manifest).map(str::to_string)
@@ -61,6 +63,7 @@ mod tests {
         assert_eq!(of("appliance/operator/src/crash.rs").as_deref(), Some("operator"));
         assert_eq!(of("appliance/image/src/main.rs"), None, "a program");
         assert_eq!(of("images/efi/src/main.rs"), None, "another workspace");
+        assert_eq!(of("tests/threads/src/lib.rs"), None, "tested elsewhere");
         assert_eq!(of("docs/run.md"), None);
     }
 }
