@@ -32,7 +32,9 @@ impl Tools {
         if missing || !can_make_environments() {
             setup::install(&[Purpose::Lint])?;
         }
-        make_environment()?;
+        if let Err(error) = make_environment() {
+            eprintln!("{error:#}: checks whose programs are missing will fail");
+        }
         Ok(tools)
     }
 
@@ -46,11 +48,15 @@ impl Tools {
         ];
         let found = places.into_iter().find(|path| path.exists());
         found.with_context(|| {
-            format!(
-                "there is no {name} beside {}: install rust-web-clippy and rustfmt-web (Debian) or the components \
-                 clippy and rustfmt (rustup)",
-                self.toolchain.rustc.display()
-            )
+            let rustc = self.toolchain.rustc.display();
+            if OF_THE_COMPILER.contains(&name) {
+                format!(
+                    "there is no {name} beside {rustc}: install rust-web-clippy and rustfmt-web (Debian) or the \
+                     components clippy and rustfmt (rustup)"
+                )
+            } else {
+                format!("there is no {name} in {}: pip could not install it", environment().display())
+            }
         })
     }
 }

@@ -47,7 +47,8 @@ fn documents_of_the_manual_are_valid() {
             found.extend(mistakes(&name, &fs::read_to_string(&path).unwrap()));
         }
     }
-    assert!(found.is_empty(), "\n{}", found.join("\n"));
+    let list = found.join("\n");
+    assert!(found.is_empty(), "\n{list}\n(a part of a document is fenced as `toml fragment`)");
 }
 
 #[test]
