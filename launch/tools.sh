@@ -145,8 +145,7 @@ unpack() {
         [ -e "$tree/.unpacked/${deb##*/}" ] || echo "$deb"
     done | xargs -r -P "$(nproc)" -n 1 sh -c '
         dpkg-deb --fsys-tarfile "$0" | tar -x -C "$tree" --keep-directory-symlink --no-same-owner \
-            --exclude=./usr/share/doc --exclude=./usr/share/man --exclude=./usr/share/locale \
-            --exclude="./usr/src/rustc-*/src" && touch "$tree/.unpacked/${0##*/}"' ||
+            --exclude=./usr/share/doc --exclude=./usr/share/man --exclude=./usr/share/locale && touch "$tree/.unpacked/${0##*/}"' ||
         fail "a package could not be unpacked in $tree"
     rm -rf "$archives"
 }
