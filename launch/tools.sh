@@ -19,7 +19,8 @@ say() { printf '%s\n' "$*" >&2; }
 fail() { say "isthmus: $*"; exit 1; }
 has() { for program; do command -v "$program" >/dev/null 2>&1 || return 1; done; }
 
-# The packages of a group. gcc-12 is the compiler that Debian 12's kernels are built with.
+# The packages of a group. gcc-12 is the compiler that Debian 12's kernels are built with. Clippy finds the standard
+# library beside itself, so a compiler of the same release comes with it.
 packages() {
     case $1 in
     rust) echo rustc-web cargo-web rust-web-src ;;
@@ -29,7 +30,7 @@ packages() {
     qemu | vfio-user) echo qemu-system-x86 ;;
     images) echo qemu-utils ;;
     lists) ;;
-    lint) echo rust-web-clippy rustfmt-web ;;
+    lint) echo rustc-web cargo-web rust-web-src rust-web-clippy rustfmt-web ;;
     *) fail "launch/tools.sh: no group is called $1" ;;
     esac
 }
@@ -43,7 +44,7 @@ programs() {
     guest) echo gcc-12 make depmod modprobe xz mke2fs ;;
     qemu) echo qemu-system-x86_64 ;;
     images) echo qemu-img ;;
-    lint) echo cargo-clippy clippy-driver cargo-fmt rustfmt ;;
+    lint) echo rustc rustdoc cargo cargo-clippy clippy-driver cargo-fmt rustfmt ;;
     esac
 }
 

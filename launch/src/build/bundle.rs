@@ -37,7 +37,9 @@ pub fn build(
     kind: Kind,
     profile: Profile,
 ) -> Result<PathBuf> {
-    let target = profile.target("kernel");
+    // Never the program's: the two workspaces name the standard library's source differently when it lies below
+    // `target`, and cargo would build it again for each in turn.
+    let target = workspace::target().join("kernel");
     // Development images have the shipped kernel.
     let name = if profile == Profile::Quick { profile.name() } else { "release" };
     let mut cargo = toolchain.cargo();

@@ -65,10 +65,10 @@ impl Profile {
     }
 
     /// Where cargo builds it. The quick image shares host artifacts with the launcher, which has the same profile.
-    fn target(self, room: &str) -> PathBuf {
+    fn target(self) -> PathBuf {
         match self {
             Profile::Quick => workspace::target(),
-            _ => workspace::target().join(room),
+            _ => workspace::target().join("image"),
         }
     }
 }

@@ -19,7 +19,7 @@ pub fn build(
     profile: Profile,
 ) -> Result<PathBuf> {
     // All kinds of image share what is compiled before the last crate, which a feature tells apart.
-    let target = profile.target("image");
+    let target = profile.target();
     let mut features = features.to_vec();
     if kind == Kind::Uhyve {
         features.push("uhyve");

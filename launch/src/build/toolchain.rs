@@ -40,6 +40,12 @@ impl Toolchain {
         Self::with(sysroot.join("bin/rustc"), sysroot.join("bin/cargo"))
     }
 
+    /// The toolchain that `launch/tools.sh` has unpacked.
+    pub fn unpacked() -> Result<Self> {
+        let programs = workspace::target().join("tools/bin");
+        Self::with(programs.join("rustc"), programs.join("cargo"))
+    }
+
     fn with(rustc: PathBuf, cargo: PathBuf) -> Result<Self> {
         let sysroot = sysroot(&rustc)?;
         if !sysroot.join("lib/rustlib/src/rust/library/std").is_dir() {

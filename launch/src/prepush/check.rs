@@ -16,7 +16,7 @@ pub(super) struct Check {
 /// Checks of one lane run one after the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// With clippy and rustdoc, which share a target directory.
+    /// The main workspace with clippy and rustdoc, which share a target directory.
     Compiling,
     /// Everything else.
     Beside,
@@ -40,7 +40,7 @@ pub(super) const CHECKS: &[Check] = &[
     compiling("clippy", compiler::host),
     compiling("doc", compiler::documentation),
     compiling("clippy-image", compiler::image),
-    compiling("clippy-kernel", compiler::kernel),
-    compiling("clippy-efi", compiler::efi),
+    beside("clippy-kernel", compiler::kernel),
+    beside("clippy-efi", compiler::efi),
     beside("unit", unit::changed_crates),
 ];

@@ -1,19 +1,26 @@
 //! Clippy and rustdoc, whose warnings are errors here.
 //!
 //! Both share a target directory, and rustdoc takes what clippy has made of the crates below: cargo is told to run
-//! clippy in place of the compiler in either case.
+//! clippy in place of the compiler in either case. Workspaces besides the main one have another directory: they name
+//! the standard library's source differently where that is unpacked below `target/`, and cargo would build it again
+//! for each in turn.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
 
 use super::capture;
 use super::tree::{Tree, target};
-use crate::build::{self, toolchain::Toolchain};
+use crate::build;
 
 /// Options for clippy, in the form in which `cargo clippy` hands them to it.
 const CLIPPY_ARGS: &str = "-Dwarnings__CLIPPY_HACKERY__";
+
+/// The main workspace.
+const MAIN: &str = "Cargo.toml";
+
+/// The target of the kernel and of the boot stub.
+const BARE: &str = "x86_64-unknown-none";
 
 /// `core` and `alloc` from their source.
 const BUILD_CORE: &str = "--config=unstable.build-std=[\"core\",\"alloc\"]";
@@ -56,39 +63,36 @@ pub(super) fn documentation(tree: &Tree) -> Result<String> {
 }
 
 /// A check for another target, as the image and what boots it are built.
-fn cross(tree: &Tree, manifest: &Path, triple: &str) -> Result<Command> {
+fn cross(tree: &Tree, manifest: &str, triple: &str) -> Result<Command> {
     let mut cargo = with_clippy(tree, tree.tools.toolchain.cargo())?;
     cargo.args(["check", "--quiet", "--locked", "--target", triple]);
-    cargo.arg("--manifest-path").arg(manifest).arg("--target-dir").arg(target());
+    let directory = if manifest == MAIN { target() } else { target().join("others") };
+    cargo.arg("--manifest-path").arg(tree.path(manifest)).arg("--target-dir").arg(directory);
     Ok(cargo)
 }
 
-/// The image as it boots itself, with every family, and with the faults that tests provoke.
+/// The image with every family and the faults that tests provoke, and the boot stub.
 pub(super) fn image(tree: &Tree) -> Result<String> {
-    let mut cargo = cross(tree, &tree.path("Cargo.toml"), "x86_64-unknown-hermit")?;
+    let mut cargo = cross(tree, MAIN, "x86_64-unknown-hermit")?;
     cargo.args(["-p", "image", "--features", "mlx5,faults"]);
     cargo.arg("--config=unstable.build-std=[\"std\",\"panic_abort\"]");
-    capture::all([cargo])
+    let mut stub = cross(tree, MAIN, BARE)?;
+    stub.args(["-p", "boot", "--features", "stub"]).arg(BUILD_CORE);
+    capture::all([cargo, stub])
 }
 
-/// The kernel bundle and the boot stub.
+/// The kernel bundle.
 pub(super) fn kernel(tree: &Tree) -> Result<String> {
-    let toolchain: &Toolchain = &tree.tools.toolchain;
-    let kernel = build::kernel(toolchain)?;
-    let none = "x86_64-unknown-none";
-    let mut bundle = cross(tree, &tree.path("appliance/kernel/Cargo.toml"), none)?;
-    bundle.args(["--features", "stub"]).arg(BUILD_CORE).env("HERMIT_LOG_LEVEL_FILTER", "off");
-    bundle.arg(format!("--config=patch.crates-io.hermit-kernel.path={:?}", kernel.display()));
-    // Of the bundle's workspace only the bundle itself: the stub is a crate of the other one.
-    let mut stub = cross(tree, &tree.path("Cargo.toml"), none)?;
-    stub.args(["-p", "boot", "--features", "stub"]).arg(BUILD_CORE);
-    capture::all([bundle, stub])
+    let kernel = build::kernel(&tree.tools.toolchain)?;
+    let mut cargo = cross(tree, "appliance/kernel/Cargo.toml", BARE)?;
+    cargo.args(["--features", "stub"]).arg(BUILD_CORE).env("HERMIT_LOG_LEVEL_FILTER", "off");
+    cargo.arg(format!("--config=patch.crates-io.hermit-kernel.path={:?}", kernel.display()));
+    capture::all([cargo])
 }
 
 /// The UEFI front end, which carries this program's own file in place of an image.
 pub(super) fn efi(tree: &Tree) -> Result<String> {
-    let manifest = tree.path("images/efi/Cargo.toml");
-    let mut cargo = cross(tree, &manifest, "x86_64-unknown-uefi")?;
-    cargo.arg(BUILD_CORE).env("ISTHMUS_ELF", tree.path("Cargo.toml"));
+    let mut cargo = cross(tree, "images/efi/Cargo.toml", "x86_64-unknown-uefi")?;
+    cargo.arg(BUILD_CORE).env("ISTHMUS_ELF", tree.path(MAIN));
     capture::all([cargo])
 }

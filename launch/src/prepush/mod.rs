@@ -1,7 +1,8 @@
 //! `./isthmus prepush`: the checks before a push, in minutes. It boots nothing; `./isthmus test` does.
 //!
-//! Two lanes run side by side. One compiles with clippy and rustdoc, in a target directory of their own, so that the
-//! builds of tests stay as they are. The other has the short checks and the unit tests of changed crates.
+//! Two lanes run side by side. One runs clippy and rustdoc over the main workspace, in a target directory of its own, so
+//! that the builds of tests stay as they are. The other has the short checks, the small workspaces and the unit tests of
+//! changed crates.
 
 mod capture;
 mod changed;

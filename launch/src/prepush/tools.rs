@@ -27,10 +27,13 @@ pub(super) struct Tools {
 impl Tools {
     /// Finds the programs; installs those that are missing.
     pub fn find() -> Result<Tools> {
-        let tools = Tools { toolchain: Toolchain::find()? };
-        let missing = OF_THE_COMPILER.iter().any(|name| tools.tool(name).is_err());
-        if missing || !can_make_environments() {
+        let mut tools = Tools { toolchain: Toolchain::find()? };
+        let is_whole = |tools: &Tools| OF_THE_COMPILER.iter().all(|name| tools.tool(name).is_ok());
+        if !is_whole(&tools) || !can_make_environments() {
             setup::install(&[Purpose::Lint])?;
+        }
+        if !is_whole(&tools) {
+            tools.toolchain = Toolchain::unpacked()?;
         }
         if let Err(error) = make_environment() {
             eprintln!("{error:#}: checks whose programs are missing will fail");
@@ -43,7 +46,6 @@ impl Tools {
         let places = [
             self.toolchain.rustc.with_file_name(name),
             self.toolchain.cargo.with_file_name(name),
-            workspace::target().join("tools/bin").join(name),
             environment().join("bin").join(name),
         ];
         let found = places.into_iter().find(|path| path.exists());
