@@ -35,6 +35,21 @@ fn an_unknown_command_is_answered_with_the_nearest() -> Result<()> {
     Ok(())
 }
 
+/// What README and docs type at the console, on an appliance without what some of it names: nothing is misspelt.
+#[test]
+fn commands_of_the_pages_are_known() -> Result<()> {
+    let mut vm = boot(spec()?.nic(Nic::user()))?;
+    for (name, page) in launch::pages::all()? {
+        for line in launch::pages::blocks(&page).iter().flat_map(|block| block.typed("isthmus> ")) {
+            let reply = vm.run(&line)?;
+            let is_known =
+                ["unknown", "usage:", "did you mean"].iter().all(|word| !reply.text.contains(word));
+            ensure!(is_known, "{name}: `{line}`: {}", reply.text);
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn tab_completes_and_the_arrow_recalls() -> Result<()> {
     let mut vm = boot(spec()?)?;
