@@ -42,7 +42,7 @@ impl Block {
 }
 
 fn without_comment(line: &str) -> &str {
-    line.split_once("  #").map_or(line, |(command, _)| command).trim_end()
+    line.split_once(" # ").map_or(line, |(command, _)| command).trim_end()
 }
 
 /// The fenced blocks of a page in Markdown.
@@ -62,12 +62,19 @@ pub fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The part of a page below a heading, up to the next one of its level.
-pub fn section<'a>(page: &'a str, heading: &str) -> Result<&'a str> {
-    let (_, rest) = page.split_once(heading).with_context(|| format!("no {heading:?}"))?;
-    let level = heading.split(' ').next().unwrap_or_default();
-    let end = rest.find(&format!("\n{level} ")).unwrap_or(rest.len());
-    Ok(&rest[..end])
+/// The part of a page below a heading, up to the next one of its level or above.
+pub fn section(page: &str, heading: &str) -> Result<String> {
+    let level =
+        |line: &str| line.find(|c| c != '#').filter(|&hashes| line[hashes..].starts_with(' '));
+    let own = level(heading);
+    let mut lines = page.lines().skip_while(|line| *line != heading);
+    lines.next().with_context(|| format!("the page has no {heading:?}"))?;
+    let mut is_fenced = false;
+    let lines = lines.take_while(|line| {
+        is_fenced ^= line.starts_with("```");
+        is_fenced || !level(line).is_some_and(|hashes| hashes > 0 && Some(hashes) <= own)
+    });
+    Ok(lines.flat_map(|line| [line, "\n"]).collect())
 }
 
 /// README and every page of docs: file name and text.
@@ -95,10 +102,10 @@ mod tests {
     #[test]
     fn typed_lines_lose_prompt_comment_and_line_ends() {
         let page = "# A\n```console\n# ./isthmus test  # short\noutput\n# ip link \\\n    add x\n```\n## B\n```toml\na = 1\n```\n# C\n";
-        let blocks = blocks(section(page, "# A").unwrap());
+        let blocks = blocks(&section(page, "# A").unwrap());
         assert_eq!(blocks.len(), 2);
         assert_eq!(blocks[0].typed("# "), ["./isthmus test", "ip link add x"]);
         assert_eq!((blocks[1].language.as_str(), blocks[1].text().as_str()), ("toml", "a = 1\n"));
-        assert_eq!(section(page, "## B").unwrap(), "\n```toml\na = 1\n```");
+        assert_eq!(section(page, "## B").unwrap(), "```toml\na = 1\n```\n");
     }
 }

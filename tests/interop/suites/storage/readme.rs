@@ -18,7 +18,7 @@ const CLIENT_TAP: &str = "client";
 #[test]
 fn first_use_ends_with_a_file_system() -> Result<()> {
     let page = fs::read_to_string(workspace::root().join("README.md"))?;
-    let blocks = pages::blocks(pages::section(&page, "## First use")?);
+    let blocks = pages::blocks(&pages::section(&page, "## First use")?);
     let [document, gateway, client, ..] = &blocks[..] else {
         anyhow::bail!("First use has lost a block: {blocks:?}")
     };
