@@ -92,6 +92,7 @@ pub mod ping;
 mod port_addresses;
 pub mod refusal;
 mod routes;
+mod seeds;
 mod segment;
 mod slaac;
 pub mod smc_option;

@@ -40,7 +40,7 @@ impl Network {
         index: usize,
         config: &Config,
         tls: Option<Arc<Tls>>,
-        seed: u64,
+        seed: [u8; 32],
         now: Instant,
     ) -> Self {
         let mut interface = Interface::new(slot.mac, slot.mtu, seed, now);

@@ -19,6 +19,7 @@ use crate::listen_table::{self, Call, ListenEntry, ListenTable};
 use crate::neighbour::{Hop, Table};
 use crate::port_addresses::PortAddresses;
 use crate::routes::Routes;
+use crate::seeds::Seeds;
 use crate::segment::{ACK, Ends, RST, SYN, Segment};
 use crate::smc_option;
 use alloc::boxed::Box;
@@ -223,9 +224,9 @@ impl Connection {
 }
 
 impl Connections {
-    /// None. `seed` must not be predictable.
-    pub fn new(seed: u64) -> Self {
-        let secret = Secret::new(seed);
+    /// None, with keys of their own.
+    pub fn new(seeds: &mut Seeds) -> Self {
+        let secret = Secret::new(seeds);
         Connections {
             connections: Slab::new(),
             by_ends: BTreeMap::new(),
@@ -289,6 +290,11 @@ impl Connections {
     /// Whether the opening of a connection between these ends is remembered.
     pub fn remembers(&self, ends: Ends) -> bool {
         self.listening.knows(ends)
+    }
+
+    /// The keys of cookies and sequence numbers.
+    pub fn keys(&self) -> [[u64; 2]; 3] {
+        self.secret.keys()
     }
 
     /// Connections, timers and lists: how much of each there is.

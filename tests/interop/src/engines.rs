@@ -223,7 +223,7 @@ struct World {
 impl World {
     fn new(port: DgramPort, setup: &Setup, reached: Arc<Reached>) -> Result<World> {
         let mut rng = StdRng::from_os_rng();
-        let mut interface = Interface::new(MAC, setup.mtu, 1, Instant::ZERO);
+        let mut interface = Interface::new(MAC, setup.mtu, [1; 32], Instant::ZERO);
         let addresses = ["10.0.0.1/24".parse(), "fd00::1/64".parse()];
         let addresses = addresses.into_iter().collect::<Result<Vec<net::Cidr>, _>>();
         let addresses = addresses.map_err(|()| anyhow!("an address of ours is none"))?;

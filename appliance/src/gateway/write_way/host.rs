@@ -4,6 +4,7 @@ use crate::config;
 use crate::gateway::plane::{DataPlane, Settings};
 use crate::gateway::ports::PlanePort;
 use crate::gateway::storage::Storage;
+use crate::randomness::EntropySources;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{
@@ -117,8 +118,9 @@ fn plane(ends: Arc<Mutex<Ends>>, now: Instant) -> DataPlane {
     let local = PortAddresses { mac: OUR_MAC, v4: [OURS].into(), v6: Vec::new() };
     let port = PlanePort::new("net0".into(), Box::new(cable), false);
     let mut arena = Arena::on_heap(64 << 20);
+    let (entropy, seed) = (EntropySources::NONE, [7; 32]);
     let settings =
-        Settings { config: config.clone(), arena: arena.share(), seed: [7; 32], storage: None };
+        Settings { config: config.clone(), arena: arena.share(), seed, entropy, storage: None };
     let mut plane = DataPlane::new(settings, vec![port], Vec::new(), Default::default(), now);
     plane.is_alone = true;
     plane.set_addresses(0, &local);
