@@ -5,7 +5,7 @@
 //! Fragments, IP options and VLAN tags are not for these engines ([`crate::classify`] does not name their frames).
 
 use crate::checksum::{fold, sum};
-use crate::port_addresses::{self, PortAddresses};
+use crate::port_addresses::PortAddresses;
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use drivers::hal::Window;
 
@@ -52,8 +52,7 @@ impl<'a> Datagram<'a> {
         let (source, destination) = (address(26), address(30));
         if headers[..6] != local.mac
             || !local.has_v4(destination)
-            || !port_addresses::is_host(IpAddr::V4(source))
-            || local.has_v4(source)
+            || !local.admits(IpAddr::V4(source))
         {
             return Err(Unfit::NotOurs);
         }
