@@ -48,6 +48,8 @@ pub struct Counters {
     pub rx_no_room: u64,
     /// Frames in which another station claims an address of ours.
     pub conflicts: u64,
+    /// TCP segments with a wrong SYN cookie, in a flood of SYNs.
+    pub cookie_guesses: u64,
     /// Frames that the port took.
     pub tx_frames: u64,
     /// Frames that the port can never send.
@@ -493,7 +495,7 @@ impl Interface {
 
     /// What was counted so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        Counters { cookie_guesses: self.connections.cookie_guesses(), ..self.counters }
     }
 
     /// The station on the link to which a packet for `ip` goes: itself, or a gateway.
@@ -580,11 +582,6 @@ impl Interface {
 
 #[cfg(test)]
 impl Interface {
-    /// Whether the opening of a connection between these ends is remembered.
-    pub fn remembers_call(&self, ends: crate::segment::Ends) -> bool {
-        self.connections.remembers(ends)
-    }
-
     /// Neighbours that are in the table.
     pub fn neighbours_known(&self) -> usize {
         self.neighbours.len()

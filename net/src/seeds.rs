@@ -38,7 +38,6 @@ impl Seeds {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::{Addressing, Interface};
     use drivers::hal::Instant;
     use std::collections::BTreeSet;

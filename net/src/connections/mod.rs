@@ -179,6 +179,18 @@ pub struct Outside<'a> {
 }
 
 impl Outside<'_> {
+    /// The MAC address that frames for a host go to, if the neighbour table knows.
+    fn station(&self, host: IpAddr) -> Option<[u8; 6]> {
+        self.neighbours.get(self.routes.next_hop(host)?, self.now)
+    }
+
+    /// Has the neighbour table asked for the way to a host.
+    fn ask_for(&mut self, host: IpAddr) {
+        if let Some(hop) = self.routes.next_hop(host) {
+            self.neighbours.resolve(hop, self.now);
+        }
+    }
+
     fn for_listener(&mut self) -> listen_table::Outside<'_> {
         listen_table::Outside { queue: self.queue, mac: self.local.mac, mtu: self.mtu }
     }
@@ -277,6 +289,11 @@ impl Connections {
         let ends = self.get(name).filter(|connection| connection.life == Life::Used)?.ends;
         let peer = SocketAddr::new(ends.remote, ends.remote_port);
         Some((peer, SocketAddr::new(ends.local, ends.local_port)))
+    }
+
+    /// Segments with a wrong SYN cookie, while cookies counted.
+    pub fn cookie_guesses(&self) -> u64 {
+        self.listening.guesses()
     }
 
     /// Whether both ends of a connection offer SMC.
