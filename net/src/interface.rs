@@ -503,6 +503,11 @@ impl Interface {
         self.routes.next_hop(ip)
     }
 
+    /// Whether packets for `ip` go to a gateway.
+    pub fn is_routed(&self, ip: IpAddr) -> bool {
+        self.next_hop(ip).is_some_and(|hop| hop != ip)
+    }
+
     /// MAC address to which frames for `ip` go, if it is known at `now`. Asks nobody.
     pub fn neighbour(&self, ip: IpAddr, now: Instant) -> Option<[u8; 6]> {
         self.neighbours.get(self.next_hop(ip)?, now)

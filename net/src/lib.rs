@@ -108,5 +108,5 @@ pub use classify::{Class, classify};
 pub use interface::{Counters, Interface};
 pub use neighbour::Resolution;
 pub use neighbours::Neighbours;
-pub use port_addresses::{PortAddresses, is_host, link_local};
+pub use port_addresses::{PortAddresses, is_host, link_local, mac_of_link_local};
 pub use smoltcp::wire::IpCidr as Cidr;

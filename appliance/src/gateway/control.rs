@@ -39,7 +39,8 @@ pub(super) fn poll(
     let plane = &mut state.plane;
     plane.udp_engines.next_hops.find(&state.own_ports, networks, now);
     if let Some(RdmaStack { strangers, providers, .. }) = &mut plane.rdma_stack {
-        strangers.find(providers, &mut state.ports, &mut state.workers, networks, now);
+        let ports = (&mut state.ports[..], &mut state.queues[..]);
+        strangers.find(providers, ports, &mut state.workers, networks, now);
         if let Some(rping) = &mut plane.rping {
             rping.find_way(providers, &state.ports, networks, now);
         }

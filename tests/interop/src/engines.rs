@@ -307,9 +307,9 @@ impl World {
                 continue;
             }
             let bytes = self.port.bytes(&frame);
-            if let (Some(_), Some(mac)) = (&self.remote, bytes.get(6..12)) {
-                // There is nobody else on the wire.
-                self.roce.learn_neighbour(GUEST, mac.try_into().expect("6 bytes"));
+            if let Some(&mac) = bytes.get(6..).and_then(|rest| rest.first_chunk()) {
+                // The guest is alone on the wire.
+                self.roce.pin_neighbour(0, GUEST, mac);
             }
             match net::classify(bytes) {
                 Class::Roce => drop(self.roce.handle_frame(0, bytes, now)),

@@ -125,7 +125,7 @@ fn plane(ends: Arc<Mutex<Ends>>, now: Instant) -> DataPlane {
     plane.is_alone = true;
     plane.set_addresses(0, &local);
     let stack = plane.rdma_stack.as_mut().unwrap();
-    stack.providers.roce.learn_neighbour(HOST.into(), HOST_MAC);
+    stack.providers.roce.pin_neighbour(0, HOST.into(), HOST_MAC);
     let provider = Some(&mut stack.providers);
     plane.storage =
         Storage::new(&config, &mut [], &mut arena, provider, &mut *plane.rng, now, || false);
@@ -141,7 +141,7 @@ impl Lab {
         let mut rng = ChaCha12Rng::from_seed([8; 32]);
         let port = PortConfig { mac: HOST_MAC, addresses: vec![HOST.into()], mtu: 1500 };
         let mut roce = Roce::new(port, Limits::default(), &mut rng);
-        roce.learn_neighbour(OURS.into(), OUR_MAC);
+        roce.pin_neighbour(0, OURS.into(), OUR_MAC);
         let mut arena = Arena::on_heap(64 << 20);
         let data = arena.alloc(4096, 4096).unwrap();
         let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
