@@ -213,7 +213,7 @@ impl UdpEngine for Usnic {
     }
 
     fn receive(&mut self, port: usize, datagram: &Datagram<'_>, now: Instant) {
-        let Datagram { from, to, payload } = *datagram;
+        let Datagram { from, to, payload, .. } = *datagram;
         let is_it = |one: &Interface| {
             one.port == port
                 && one.ours.address == *to.ip()
