@@ -17,6 +17,7 @@ use crate::neighbour::{Resolution, Table};
 use crate::outbox::Outbox;
 use crate::port_addresses::{self, PortAddresses};
 use crate::routes::Routes;
+use crate::seeds::Seeds;
 use crate::segment::Segment;
 use crate::slaac::Slaac;
 use alloc::boxed::Box;
@@ -47,6 +48,8 @@ pub struct Counters {
     pub rx_no_room: u64,
     /// Frames in which another station claims an address of ours.
     pub conflicts: u64,
+    /// TCP segments with a wrong SYN cookie, in a flood of SYNs.
+    pub cookie_guesses: u64,
     /// Frames that the port took.
     pub tx_frames: u64,
     /// Frames that the port can never send.
@@ -64,7 +67,7 @@ pub struct Interface {
     queue: Queue,
     hold: DelayedReplies,
     mtu: usize,
-    seed: u64,
+    pub(crate) seeds: Seeds,
     local: PortAddresses,
     routes: Routes,
     addressing: Addressing,
@@ -87,30 +90,32 @@ pub struct Interface {
 
 impl Interface {
     /// The interface of a port with this MAC address and MTU (layer 3, in bytes). `seed` must
-    /// not be predictable: TCP's initial sequence numbers come from it.
+    /// not be predictable, and nobody else's: the keys of TCP's sequence numbers and cookies come from it.
     ///
     /// # Panics
     /// If `mac` is not a station's address: the driver's mistake.
-    pub fn new(mac: [u8; 6], mtu: usize, seed: u64, now: Instant) -> Self {
+    pub fn new(mac: [u8; 6], mtu: usize, seed: [u8; 32], now: Instant) -> Self {
         let mac = port_addresses::unicast_mac(mac).expect("a port has a unicast MAC address");
         // Smaller packets than this every host must take (RFC 791); nobody's port is below it.
         let mtu = mtu.max(576);
         let mut queue = Queue::new(QUEUE_DEPTH, mtu + ETHERNET_HEADER);
         let mut config = smoltcp::iface::Config::new(HardwareAddress::Ip);
-        config.random_seed = seed;
+        let mut seeds = Seeds::new(seed);
+        let connections = Connections::new(&mut seeds);
+        config.random_seed = seeds.word();
         let framing = Framing::Ip { from: mac, to: [0; 6], smc: false };
         let mut link = Link { received: None, queue: &mut queue, mtu, framing };
         let stack = smoltcp::iface::Interface::new(config, &mut link, to_smoltcp(now));
         let mut interface = Interface {
             stack,
-            connections: Connections::new(seed),
+            connections,
             sockets: SocketSet::new(Vec::new()),
             sockets_due: None,
             outbox: Outbox::new(mtu + ETHERNET_HEADER),
             queue,
             hold: DelayedReplies::new(),
             mtu,
-            seed,
+            seeds,
             local: PortAddresses { mac, ..PortAddresses::default() },
             routes: Routes::default(),
             addressing: Addressing::default(),
@@ -142,8 +147,8 @@ impl Interface {
             self.dhcp = None;
             self.lease = None;
         } else if self.dhcp.is_none() {
-            let Interface { local, mtu, seed, dhcp_options, .. } = self;
-            self.dhcp = Some(Client::new(local.mac, *mtu, !*seed, dhcp_options, now));
+            let Interface { local, mtu, seeds, dhcp_options, .. } = self;
+            self.dhcp = Some(Client::new(local.mac, *mtu, seeds.word(), dhcp_options, now));
         }
         if !addressing.slaac {
             self.slaac = None;
@@ -184,9 +189,9 @@ impl Interface {
             return;
         };
         self.local.mac = mac;
-        let Interface { mtu, seed, dhcp_options, .. } = self;
+        let Interface { mtu, seeds, dhcp_options, .. } = self;
         if let Some(client) = &mut self.dhcp {
-            *client = Client::new(mac, *mtu, !*seed, dhcp_options, now);
+            *client = Client::new(mac, *mtu, seeds.word(), dhcp_options, now);
             self.lease = None;
         }
         if let Some(slaac) = &mut self.slaac {
@@ -490,12 +495,17 @@ impl Interface {
 
     /// What was counted so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        Counters { cookie_guesses: self.connections.cookie_guesses(), ..self.counters }
     }
 
     /// The station on the link to which a packet for `ip` goes: itself, or a gateway.
     pub fn next_hop(&self, ip: IpAddr) -> Option<IpAddr> {
         self.routes.next_hop(ip)
+    }
+
+    /// Whether packets for `ip` go to a gateway.
+    pub fn is_routed(&self, ip: IpAddr) -> bool {
+        self.next_hop(ip).is_some_and(|hop| hop != ip)
     }
 
     /// MAC address to which frames for `ip` go, if it is known at `now`. Asks nobody.
@@ -577,11 +587,6 @@ impl Interface {
 
 #[cfg(test)]
 impl Interface {
-    /// Whether the opening of a connection between these ends is remembered.
-    pub fn remembers_call(&self, ends: crate::segment::Ends) -> bool {
-        self.connections.remembers(ends)
-    }
-
     /// Neighbours that are in the table.
     pub fn neighbours_known(&self) -> usize {
         self.neighbours.len()

@@ -6,7 +6,8 @@ use crate::platform::{self, Clock, Devices, power};
 use appliance::crash;
 use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
-use appliance::machine::SpareCore;
+use appliance::machine::{Machine, SpareCore};
+use appliance::randomness::{EntropySources, Randomness, SEED};
 use boot::tsc::{Tsc, Verdict};
 use boot::{BootInfo, Protocol};
 #[cfg(not(feature = "uhyve"))]
@@ -14,8 +15,7 @@ use drivers::fw_cfg;
 use drivers::hal::Instant;
 use drivers::inventory::Inventory;
 use drivers::registry::Class;
-use rand_chacha::ChaCha12Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rand_core::RngCore;
 use std::sync::OnceLock;
 
 /// The file by which the host hands over a document.
@@ -34,6 +34,10 @@ const COM1: u16 = 0x3f8;
 const NOT_READ: &[u8] = b"(not read)";
 /// Messages that the log keeps.
 const LOG_MESSAGES: usize = 128;
+
+/// What generators are reseeded from while the appliance runs.
+const ENTROPY: EntropySources =
+    EntropySources { cpu: platform::entropy_from_cpu, ticks: platform::tsc };
 
 /// Why the appliance does not start.
 pub struct Refusal {
@@ -108,7 +112,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     }
     #[cfg(not(feature = "uhyve"))]
     let machine = with_console(machine, &mut inventory, &mut devices);
-    let (rng, entropy) = randomness(&mut inventory, &mut devices, machine.clock())?;
+    let (rng, entropy) = randomness(&mut inventory, &mut devices, &machine, machine.clock())?;
     let (fw_cfg, config_disk) = documents();
     let boot_protocol = match boot.protocol {
         Protocol::Pvh => "pvh",
@@ -127,6 +131,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         command_line: command_line.into(),
         watchdog,
         rng,
+        entropy: ENTROPY,
         facts: Facts {
             commit: platform::commit(),
             build_id,
@@ -226,16 +231,23 @@ fn with_console(mut machine: Pc, inventory: &mut Inventory, devices: &mut Device
     machine
 }
 
-/// A CSPRNG seeded by the CPU or by a virtio source; without either the appliance does not start,
+/// A CSPRNG seeded by the CPU, by all virtio sources, and by the time; without any source the appliance does not start,
 /// because its keys would be guessable.
 fn randomness(
     inventory: &mut Inventory,
     devices: &mut Devices,
+    machine: &dyn Machine,
     clock: Clock,
 ) -> Result<(Box<dyn RngCore>, &'static str), Refusal> {
-    let seeded = |seed| Box::new(ChaCha12Rng::from_seed(seed));
+    let mut random = Randomness::new([0; SEED], ENTROPY);
+    let mut time = [0; SEED];
+    time[..8].copy_from_slice(&platform::tsc().to_le_bytes());
+    time[8..16].copy_from_slice(&machine.unix_seconds().to_le_bytes());
+    random.absorb(&time);
+    let (mut has_cpu, mut has_virtio) = (false, false);
     if let Some(seed) = platform::entropy_from_cpu() {
-        return Ok((seeded(seed), "cpu"));
+        random.absorb(&seed);
+        has_cpu = true;
     }
     let mut reason = String::from(
         "no source of entropy: the CPU has neither RDSEED nor RDRAND, and there is no virtio-rng \
@@ -249,9 +261,18 @@ fn randomness(
             .map_err(|error| error.to_string())
             .and_then(|mut source| source.read(&mut seed, &clock).map_err(|e| e.to_string()));
         match read {
-            Ok(()) => return Ok((seeded(seed), "virtio-rng")),
+            Ok(()) => {
+                random.absorb(&seed);
+                has_virtio = true;
+            }
             Err(why) => reason = format!("no source of entropy: {location}: {why}"),
         }
     }
-    Err(Refusal { reason, code: power::REFUSED })
+    let sources = match (has_cpu, has_virtio) {
+        (true, true) => "cpu, virtio-rng",
+        (true, false) => "cpu",
+        (false, true) => "virtio-rng",
+        (false, false) => return Err(Refusal { reason, code: power::REFUSED }),
+    };
+    Ok((Box::new(random), sources))
 }

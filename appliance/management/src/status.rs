@@ -353,6 +353,8 @@ pub struct Losses {
     pub malformed: u64,
     /// Frames for another station or address.
     pub not_ours: u64,
+    /// Datagrams in a peer's name from another MAC address than the peer's.
+    pub wrong_mac: u64,
     /// Datagrams to hosts whose hardware address is not known yet, or that are no peers.
     pub no_next_hop: u64,
 }

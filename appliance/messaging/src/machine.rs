@@ -56,7 +56,7 @@ pub fn ip(n: u8) -> Ipv4Addr {
 
 /// The interface of a machine.
 pub fn interface(n: u8, now: Instant) -> Interface {
-    let mut interface = Interface::new(mac(n), 1500, n.into(), now);
+    let mut interface = Interface::new(mac(n), 1500, [n; 32], now);
     let addresses = vec![std::format!("{}/24", ip(n)).parse().unwrap()];
     let addressing = Addressing { addresses, ..Addressing::default() };
     interface.set_addressing(addressing, now).unwrap();

@@ -39,7 +39,8 @@ pub(super) fn poll(
     let plane = &mut state.plane;
     plane.udp_engines.next_hops.find(&state.own_ports, networks, now);
     if let Some(RdmaStack { strangers, providers, .. }) = &mut plane.rdma_stack {
-        strangers.find(providers, &mut state.ports, &mut state.workers, networks, now);
+        let ports = (&mut state.ports[..], &mut state.queues[..]);
+        strangers.find(providers, ports, &mut state.workers, networks, now);
         if let Some(rping) = &mut plane.rping {
             rping.find_way(providers, &state.ports, networks, now);
         }
@@ -77,12 +78,13 @@ pub(super) fn poll(
         network.seen = Some(network.interface.activity());
         network.services_due = network.services_timeout();
         let addresses = &mut state.ports[i].addresses;
-        let conflicts = addresses.counters.conflicts;
+        let net::Counters { conflicts, cookie_guesses, .. } = addresses.counters;
         addresses.counters = network.interface.counters();
         if conflicts == 0 && addresses.counters.conflicts > 0 {
             let name = &state.ports[i].name;
             log::warn!("{name}: another station uses an address of ours: see `show interfaces`");
         }
+        network.note_guesses(&state.ports[i].name, cookie_guesses, now);
         let generation = Some(network.interface.generation());
         if network.generation != generation {
             tell_addresses(&network.interface, &mut state.ports[i]);

@@ -99,6 +99,7 @@ mod state;
 mod statuses;
 mod storage;
 mod storage_cores;
+mod strangers;
 mod syslog;
 mod tls;
 mod udp_engine;

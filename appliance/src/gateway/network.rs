@@ -5,6 +5,7 @@ use crate::config::{Config, Http};
 use crate::console::Progress;
 use crate::families::OfMeasure;
 use core::net::IpAddr;
+use core::time::Duration;
 use drivers::hal::Instant;
 use management::Web;
 use net::hosts::Hosts;
@@ -16,6 +17,9 @@ use net::{Addressing, Cidr, Interface};
 use perf_responders::tcp_control::TcpControl;
 use std::sync::Arc;
 
+/// How often the same is reported.
+const REPORT: Duration = Duration::from_secs(60);
+
 /// One interface with its services.
 pub(super) struct Network {
     pub interface: Interface,
@@ -26,6 +30,8 @@ pub(super) struct Network {
     /// The listeners of the measuring tools, on the interface that RDMA is on.
     pub front: Option<OfMeasure<TcpControl>>,
     pub generation: Option<u64>,
+    /// When guesses of SYN cookies were reported last.
+    guesses_told: Option<Instant>,
     /// The interface's activity that was seen last.
     pub seen: Option<u64>,
     /// When a service has something to do though nothing arrives. Services are woken by the interface's
@@ -40,7 +46,7 @@ impl Network {
         index: usize,
         config: &Config,
         tls: Option<Arc<Tls>>,
-        seed: u64,
+        seed: [u8; 32],
         now: Instant,
     ) -> Self {
         let mut interface = Interface::new(slot.mac, slot.mtu, seed, now);
@@ -52,6 +58,7 @@ impl Network {
             ping: None,
             front: None,
             generation: None,
+            guesses_told: None,
             seen: None,
             services_due: None,
         };
@@ -95,6 +102,20 @@ impl Network {
         if let Some(server) = self.http.take_if(|server| Some(server.port()) != port) {
             server.stop(&mut self.interface, web);
         }
+    }
+
+    /// Reports guesses of SYN cookies, once a minute, if there are more of them than `before`.
+    pub fn note_guesses(&mut self, name: &str, before: u64, now: Instant) {
+        let guesses = self.interface.counters().cookie_guesses;
+        let pauses = self.guesses_told.is_some_and(|told| now.since(told) < REPORT);
+        if guesses == before || pauses {
+            return;
+        }
+        self.guesses_told = Some(now);
+        log::warn!(
+            "{name}: {guesses} TCP segments so far acknowledged a wrong SYN cookie, in a flood of SYNs: a station may be \
+             guessing cookies to connect from an address that is not its own"
+        );
     }
 
     /// Whether its interface has something to do at once.

@@ -22,7 +22,7 @@ impl DataPlane {
         }
         rdma_stack.providers.poll_cards(now);
         while let Some((port, host)) = rdma_stack.providers.next_stranger() {
-            rdma_stack.strangers.add(0, port, host, now);
+            rdma_stack.strangers.add(0, port, host);
         }
         if rdma_stack.providers.poll_timeout().is_some_and(|at| at <= now) {
             rdma_stack.providers.handle_timeout(now);

@@ -32,6 +32,7 @@ use crate::families::OfMeasure;
 use crate::log_ring::LogRing;
 use crate::loops::Pace;
 use crate::machine::{CrashPlace, Machine, SpareCore, Watchdog};
+use crate::randomness::{EntropySources, Randomness};
 use core::time::Duration;
 use drivers::hal::{Clock, CrashWriter, Features, HashKey, Hold, Instant, Platform, Port};
 use drivers::inventory::Inventory;
@@ -65,6 +66,8 @@ pub struct Bringup {
     pub watchdog: Option<Box<dyn Watchdog>>,
     /// The CSPRNG.
     pub rng: Box<dyn RngCore>,
+    /// Sources that generators made of it are reseeded from.
+    pub entropy: EntropySources,
     /// What is known of the machine.
     pub facts: Facts,
     /// The log.
@@ -85,6 +88,7 @@ impl Gateway {
             command_line,
             watchdog,
             mut rng,
+            entropy,
             facts,
             log,
         } = bringup;
@@ -180,7 +184,8 @@ impl Gateway {
             );
         }
         let kept = stored.place.as_ref().map(|(number, engine)| (*number, engine.pair()));
-        let secure = tls::start(config, kept, &mut disks, &mut *platform, &*machine, &mut *rng);
+        let secure = Randomness::new(seed(&mut *rng), entropy);
+        let secure = tls::start(config, kept, &mut disks, &mut *platform, &*machine, secure);
         let shared = secure.as_ref().map(|secure| secure.tls.clone());
         let now = machine.now();
         let mut ports = Vec::new();
@@ -215,7 +220,7 @@ impl Gateway {
                         index,
                         config,
                         shared.clone(),
-                        rng.next_u64(),
+                        seed(&mut *rng),
                         now,
                     ));
                     ports.push(slot);
@@ -231,7 +236,7 @@ impl Gateway {
         for one in rapidio::open(config, found, &mut *platform, &mut unclaimed) {
             let (index, location) = (ports.len(), one.port.location.clone());
             let slot = loops.keep(Box::new(one.rionet), index, location, one.port.driver, config);
-            let (tls, seed) = (shared.clone(), rng.next_u64());
+            let (tls, seed) = (shared.clone(), seed(&mut *rng));
             networks.push(Network::new(&slot, index, config, tls, seed, now));
             networks_of_rapidio.push(one.port.at(slot.place));
             ports.push(slot);
@@ -252,7 +257,7 @@ impl Gateway {
         for (mut transport, ethernet) in opened.transports {
             let (index, location) = (ports.len(), transport.location().to_string());
             let slot = loops.keep(Box::new(ethernet), index, location, transport.driver(), config);
-            let (tls, seed) = (shared.clone(), rng.next_u64());
+            let (tls, seed) = (shared.clone(), seed(&mut *rng));
             networks.push(Network::new(&slot, index, config, tls, seed, now));
             transport.stands_at(slot.place);
             transports.push(transport);
@@ -263,7 +268,7 @@ impl Gateway {
             let core = bridge.core;
             loops.deal_bridge(bridge, ntrdma, core, |bridge, core, control, plane| {
                 let Some(slot) = bridge.interface(index, core, control, plane) else { return };
-                let (tls, seed) = (shared.clone(), rng.next_u64());
+                let (tls, seed) = (shared.clone(), seed(&mut *rng));
                 networks.push(Network::new(&slot, index, config, tls, seed, now));
                 ports.push(slot);
             });
@@ -309,13 +314,13 @@ impl Gateway {
         storage.share(&waker, &loops.with_ports());
         let queues = core::mem::take(&mut loops.queues);
         let workers = loops.start(|core, spare, theirs| {
-            let mut seed = [0; 32];
-            rng.fill_bytes(&mut seed);
+            let seed = seed(&mut *rng);
             let clock = MachineClock(&*machine);
             let storage = storage.seat(core, &waker, theirs, || {
                 disk_queues::open(&mut device_queues, core, spare, theirs, &mut *platform, &clock)
             });
-            Settings { config: config.clone(), arena: platform.arena().share(), seed, storage }
+            let (config, arena) = (config.clone(), platform.arena().share());
+            Settings { config, arena, seed, entropy, storage }
         });
         let place_of = |net: usize| {
             let net = config.net.get(net)?;
@@ -472,4 +477,11 @@ fn keep_crashes(
     let sector = sector(first, next);
     machine.keep_crashes(last, disk.map(|disk| CrashPlace { disk, sector }));
     result
+}
+
+/// A seed of its own for one user.
+fn seed(rng: &mut dyn RngCore) -> [u8; 32] {
+    let mut seed = [0; 32];
+    rng.fill_bytes(&mut seed);
+    seed
 }

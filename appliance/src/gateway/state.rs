@@ -260,6 +260,7 @@ impl State {
             || plane.services.is_some()
             || plane.rping.is_some()
             || self.ports.iter().any(PortSlot::has_news)
+            || self.queues.iter().any(|queue| queue.punt_port.has_strangers())
     }
 
     /// When something here is due.

@@ -5,10 +5,10 @@ use super::disks::DiskSlot;
 use super::known_disks;
 use crate::config::{Config, kept_pair};
 use crate::machine::Machine;
+use crate::randomness::Randomness;
 use drivers::hal::{Features, Platform};
 use net::tls::{Pair, PairError, Tls};
-use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rand_core::RngCore;
 use std::sync::Arc;
 
 /// TLS with its certificate, from the start to the end of the appliance.
@@ -26,14 +26,11 @@ pub(super) fn start(
     disks: &mut [DiskSlot],
     platform: &mut dyn Platform,
     machine: &dyn Machine,
-    rng: &mut dyn RngCore,
+    mut rng: Randomness,
 ) -> Option<Secure> {
     if !config.http.tls {
         return None;
     }
-    let mut seed = [0; 32];
-    rng.fill_bytes(&mut seed);
-    let mut rng = ChaCha20Rng::from_seed(seed);
     let (pair, origin) = match config.http.pair() {
         Some(Ok(pair)) => (pair, "configuration".to_string()),
         // A document with such a pair is not in force; whatever happens, TLS is spoken.
@@ -55,7 +52,7 @@ fn own(
     disks: &mut [DiskSlot],
     platform: &mut dyn Platform,
     machine: &dyn Machine,
-    rng: &mut ChaCha20Rng,
+    rng: &mut Randomness,
 ) -> (Pair, String) {
     let mut kept_nowhere = "there is no config disk".to_string();
     if let Some((number, sector)) = kept {

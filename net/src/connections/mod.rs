@@ -19,6 +19,7 @@ use crate::listen_table::{self, Call, ListenEntry, ListenTable};
 use crate::neighbour::{Hop, Table};
 use crate::port_addresses::PortAddresses;
 use crate::routes::Routes;
+use crate::seeds::Seeds;
 use crate::segment::{ACK, Ends, RST, SYN, Segment};
 use crate::smc_option;
 use alloc::boxed::Box;
@@ -178,6 +179,18 @@ pub struct Outside<'a> {
 }
 
 impl Outside<'_> {
+    /// The MAC address that frames for a host go to, if the neighbour table knows.
+    fn station(&self, host: IpAddr) -> Option<[u8; 6]> {
+        self.neighbours.get(self.routes.next_hop(host)?, self.now)
+    }
+
+    /// Has the neighbour table asked for the way to a host.
+    fn ask_for(&mut self, host: IpAddr) {
+        if let Some(hop) = self.routes.next_hop(host) {
+            self.neighbours.resolve(hop, self.now);
+        }
+    }
+
     fn for_listener(&mut self) -> listen_table::Outside<'_> {
         listen_table::Outside { queue: self.queue, mac: self.local.mac, mtu: self.mtu }
     }
@@ -223,9 +236,9 @@ impl Connection {
 }
 
 impl Connections {
-    /// None. `seed` must not be predictable.
-    pub fn new(seed: u64) -> Self {
-        let secret = Secret::new(seed);
+    /// None, with keys of their own.
+    pub fn new(seeds: &mut Seeds) -> Self {
+        let secret = Secret::new(seeds);
         Connections {
             connections: Slab::new(),
             by_ends: BTreeMap::new(),
@@ -278,6 +291,11 @@ impl Connections {
         Some((peer, SocketAddr::new(ends.local, ends.local_port)))
     }
 
+    /// Segments with a wrong SYN cookie, while cookies counted.
+    pub fn cookie_guesses(&self) -> u64 {
+        self.listening.guesses()
+    }
+
     /// Whether both ends of a connection offer SMC.
     pub fn offers_smc(&self, name: Name) -> bool {
         self.get(name).is_some_and(|connection| connection.smc && connection.smc_peer)
@@ -289,6 +307,11 @@ impl Connections {
     /// Whether the opening of a connection between these ends is remembered.
     pub fn remembers(&self, ends: Ends) -> bool {
         self.listening.knows(ends)
+    }
+
+    /// The keys of cookies and sequence numbers.
+    pub fn keys(&self) -> [[u64; 2]; 3] {
+        self.secret.keys()
     }
 
     /// Connections, timers and lists: how much of each there is.

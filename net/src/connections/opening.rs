@@ -167,7 +167,7 @@ impl Connections {
         }
         let key = key.or_else(|| self.admit(packet, segment, from, outside));
         if let Some(key) = key {
-            self.deliver(key, packet, segment, from, outside);
+            self.deliver(key, packet, segment, outside);
         }
     }
 
@@ -177,18 +177,21 @@ impl Connections {
         key: usize,
         packet: &[u8],
         segment: &Segment<'_>,
-        from: [u8; 6],
         outside: &mut Outside<'_>,
     ) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let before = connection.seen();
-        // An answer that cannot wait goes where the segment came from, if nothing better is known.
-        let to = connection.path.map_or(from, |path| path.mac);
-        let framing = Framing::Ip { from: outside.local.mac, to, smc: connection.smc };
-        let (queue, mtu) = (&mut *outside.queue, outside.mtu);
+        // Where the peer is not known, an answer that cannot wait is lost: the sender may be anybody.
+        let known = connection.path.map(|path| path.mac);
+        let to = known.or_else(|| outside.station(connection.ends.remote));
+        let (own, smc) = (outside.local.mac, connection.smc);
+        let framing = Framing::Ip { from: own, to: to.unwrap_or_default(), smc };
+        let queue = if to.is_some() { &mut *outside.queue } else { &mut self.unsaid };
+        let mtu = outside.mtu;
         let mut link = Link { received: Some(packet), queue, mtu, framing };
         let at = to_smoltcp(outside.now);
         outside.stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
+        self.unsaid.clear();
         if before.0 == State::SynSent && connection.socket().state() == State::Established {
             connection.smc_peer = smc_option::offers(segment.options);
             connection.socket_mut().set_timeout(Some(SILENCE));
@@ -217,10 +220,13 @@ impl Connections {
         {
             if segment.opens() {
                 if self.has_room(entry.owner, outside.now) {
-                    let hop = outside.routes.next_hop(ends.remote);
-                    let known = hop.and_then(|hop| outside.neighbours.get(hop, outside.now));
-                    let (to, now) = (known.unwrap_or(from), outside.now);
-                    self.listening.answer(entry, segment, to, &mut outside.for_listener(), now);
+                    // Without a way back, it would only take a place.
+                    outside.routes.next_hop(ends.remote)?;
+                    let (to, now) = (outside.station(ends.remote), outside.now);
+                    let mut listener = outside.for_listener();
+                    if self.listening.answer(entry, segment, to, &mut listener, now) {
+                        outside.ask_for(ends.remote);
+                    }
                     return None;
                 }
                 self.turn_away(entry.owner, ends.remote);

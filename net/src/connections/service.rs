@@ -84,7 +84,12 @@ impl Connections {
             self.look_after(key);
         }
         let now = outside.now;
-        self.listening.poll(&mut outside.for_listener(), now);
+        let (routes, neighbours) = (outside.routes, &*outside.neighbours);
+        let find = |host| neighbours.get(routes.next_hop(host)?, now);
+        let (mac, mtu) = (outside.local.mac, outside.mtu);
+        let mut listener = listen_table::Outside { queue: &mut *outside.queue, mac, mtu };
+        self.listening.answer_waiting(&mut listener, find);
+        self.listening.poll(&mut listener, now);
         while !outside.queue.is_full()
             && let Some(key) = self.wants.pop_front()
         {

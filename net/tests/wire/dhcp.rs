@@ -91,7 +91,7 @@ struct World {
 impl World {
     fn new(offer: Option<Offer>) -> Self {
         let now = Instant::from_nanos(1);
-        let mut interface = Interface::new(mac(1), 1500, 9, now);
+        let mut interface = Interface::new(mac(1), 1500, [9; 32], now);
         interface.set_hostname("gate-1");
         let addressing = Addressing { dhcp: true, ..Addressing::default() };
         interface.set_addressing(addressing, now).unwrap();

@@ -98,7 +98,7 @@ fn resolves_neighbours_and_gateways() {
 
 #[test]
 fn impossible_addressing_is_refused_and_changes_nothing() {
-    let mut interface = Interface::new(mac(1), 1500, 1, Instant::ZERO);
+    let mut interface = Interface::new(mac(1), 1500, [1; 32], Instant::ZERO);
     interface.set_addressing(fixed("10.0.0.1/24"), Instant::ZERO).unwrap();
     let before = (interface.local().clone(), interface.generation());
     let mut set = |addresses: &[&str], gateways: &[&str]| {
@@ -129,7 +129,7 @@ fn new_addresses_are_announced_and_conflicts_counted() {
     wire.settle();
     // A third station takes node 1's place: its announcement tells who knew that one.
     wire.nodes.remove(1);
-    let mut successor = Interface::new(mac(3), 1500, 3, now);
+    let mut successor = Interface::new(mac(3), 1500, [3; 32], now);
     successor.set_addressing(fixed("10.0.0.2/24"), now).unwrap();
     wire.nodes.push(successor);
     wire.settle();

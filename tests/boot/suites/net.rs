@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use boot_tests::crowd::Crowd;
-use boot_tests::peer::{Flood, Peer};
+use boot_tests::peer::{Flood, Peer, syn_of};
 use boot_tests::{boot, spec};
 use launch::http;
 use launch::qemu::{Nic, Vm, free_port};
@@ -269,6 +269,32 @@ fn eight_cold_servers_are_reached_within_a_second() -> Result<()> {
         }
         ensure!(took < Duration::from_secs(1), "it took {took:?}");
     }
+    Ok(())
+}
+
+/// Frames with the address of a host that is known, of one that nobody answers for, and of none that a host can have:
+/// the station that sends them gets no answer.
+#[test]
+fn station_with_another_hosts_address_gets_no_answer_over_tcp() -> Result<()> {
+    const FOREIGN: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+    let (mut vm, mut peer) = pair("")?;
+    let special = ["::ffff:10.9.0.2", "::10.9.0.2", "::ffff:0:10.9.0.2", "64:ff9b::10.9.0.2"];
+    let all = ["10.9.0.2", "10.9.0.77", "fd09::2", "fd09::77", "0.0.0.2", "240.0.0.2"];
+    for (n, from) in (1..).zip(all.into_iter().chain(special)) {
+        let client = SocketAddr::new(from.parse()?, 40_000 + n as u16);
+        let server = if client.is_ipv4() { APPLIANCE } else { APPLIANCE_6 };
+        let server = (SocketAddr::new(server.parse()?, 80), APPLIANCE_MAC);
+        peer.send_frame(&syn_of(n, (client, FOREIGN), server))?;
+    }
+    let (end, mut to_peer) = (Instant::now() + Duration::from_secs(4), 0);
+    while Instant::now() < end {
+        let Some(frame) = peer.receive_frame(Duration::from_millis(100))? else { continue };
+        ensure!(frame[..6] != FOREIGN, "the station was answered: {frame:02x?}");
+        // What is said in its name goes to the host that has the address.
+        to_peer += usize::from(frame[..6] == [2, 0, 0, 0, 0, 2] && frame[12..14] == [8, 0]);
+    }
+    ensure!(to_peer > 0, "the host was not answered");
+    vm.run("show interfaces")?.contains(APPLIANCE)?;
     Ok(())
 }
 

@@ -33,7 +33,7 @@ mod virtio_slots;
 #[cfg(not(feature = "uhyve"))]
 pub mod watchdog;
 
-pub use clock::Clock;
+pub use clock::{Clock, tsc};
 pub use entropy::from_cpu as entropy_from_cpu;
 pub use machine::Pc;
 pub use paging::Protection;

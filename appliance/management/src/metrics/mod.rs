@@ -122,7 +122,7 @@ const DISK_FAMILIES: [DiskFamily; 7] = [
 /// A counter of a port's IP interface.
 type IpFamily = (&'static str, &'static str, fn(&net::Counters) -> u64);
 
-const IP_FAMILIES: [IpFamily; 6] = [
+const IP_FAMILIES: [IpFamily; 7] = [
     ("isthmus_ip_receive_frames_total", "Frames given to the IP interface.", |c| c.rx_frames),
     (
         "isthmus_ip_filtered_total",
@@ -140,6 +140,11 @@ const IP_FAMILIES: [IpFamily; 6] = [
         "isthmus_ip_address_conflicts_total",
         "Frames in which another station claimed an address of ours.",
         |c| c.conflicts,
+    ),
+    (
+        "isthmus_tcp_cookie_guesses_total",
+        "TCP segments that acknowledged a wrong SYN cookie, in a flood of SYNs.",
+        |c| c.cookie_guesses,
     ),
 ];
 

@@ -111,6 +111,8 @@ impl Usnic {
             grants: endpoints,
             ..usnic::Config::default()
         };
+        let mut seed = [0; 32];
+        rng.fill_bytes(&mut seed);
         let mut this = Usnic {
             engine: Engine::new(limits, memory, rng.next_u64(), now),
             interfaces: Vec::new(),
@@ -120,7 +122,7 @@ impl Usnic {
             arena: arena.share(),
             refusals: Refusals::default(),
             order: None,
-            exchanges: Exchanges::new(rng.next_u64()),
+            exchanges: Exchanges::new(seed),
             memory: size,
             budget: ob1::budget(size),
             ends: UsnicEnds::new(size / 4),
@@ -211,7 +213,7 @@ impl UdpEngine for Usnic {
     }
 
     fn receive(&mut self, port: usize, datagram: &Datagram<'_>, now: Instant) {
-        let Datagram { from, to, payload } = *datagram;
+        let Datagram { from, to, payload, .. } = *datagram;
         let is_it = |one: &Interface| {
             one.port == port
                 && one.ours.address == *to.ip()

@@ -47,11 +47,15 @@ impl Engine {
         ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Option<[u8; 6]>, Refusal> {
-        if new.version == 1 {
-            return Ok(Some(new.peer_mac));
+        // In version 1 the peer says a MAC address besides: that of its GID, or the one that the table has for it.
+        let is_said = |mac: [u8; 6]| new.version > 1 || mac == new.peer_mac;
+        if let Some(mac) = net::mac_of_link_local(new.peer_gid).filter(|_| new.version == 1) {
+            let found = Some(mac).filter(|mac| is_said(*mac));
+            return found.map(Some).ok_or(Refusal::Decline(Reason::NO_ROUTE));
         }
         match neighbours.resolve(address_of(new.peer_gid), ctx.now) {
-            Resolution::Known(mac) => Ok(Some(mac)),
+            Resolution::Known(mac) if is_said(mac) => Ok(Some(mac)),
+            Resolution::Known(_) => Err(Refusal::Decline(Reason::NO_ROUTE)),
             Resolution::Pending => Ok(None),
             Resolution::Unreachable | Resolution::NoRoute => {
                 Err(Refusal::Decline(Reason::NO_ROUTE))
