@@ -10,16 +10,19 @@ mod ids;
 mod link;
 mod links;
 mod refused;
+mod remotes;
 mod signals;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod wanted;
 
 pub use events::Event;
 pub use ids::{EndpointId, HuntId, LinkId, PeerId};
 pub use link::{LinkConfig, LinkCounters, Phase, Transport};
 pub use links::LinkStatus;
 pub use refused::Refused;
+pub use remotes::MOST_ADDRESSES;
 pub use signals::{Origin, Sender, Signal};
 
 use crate::pool::Pool;
@@ -31,6 +34,7 @@ use crate::wire::riocm::Data;
 use crate::wire::rlnh::MAX_NAME;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use drivers::hal::{Instant, Window};
 use endpoints::Endpoint;
@@ -39,8 +43,8 @@ use link::{Carrier, Link};
 use signals::{NUMBER, Queued};
 use slab::Slab;
 
-/// A name: bytes without a zero.
-type Name = Box<[u8]>;
+/// A name: bytes without a zero. Tables that have the same name share it.
+type Name = Arc<[u8]>;
 /// No signal.
 const NONE: u32 = u32::MAX;
 
