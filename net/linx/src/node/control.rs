@@ -1,7 +1,7 @@
 //! RLNH: how a link comes up, and what its ends tell each other of names.
 
 use super::addresses::Local;
-use super::link::{Carrier, Control, Phase};
+use super::link::{Carrier, Control, Link, Phase};
 use super::remotes::{Remote, Who};
 use super::{Event, Name, Node, PeerId};
 use crate::riocm::{Down, Fault, Message, SendError};
@@ -11,12 +11,14 @@ use drivers::hal::Instant;
 
 impl Node {
     /// A link has a connection.
-    pub(super) fn handle_connected(&mut self, place: u16) {
+    pub(super) fn handle_connected(&mut self, place: u16, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
         link.phase = Phase::AwaitInit;
         link.control.clear();
         (link.owes_reply, link.expects_reply) = (false, false);
         link.control.push_back(Control::Init(link.our_version));
+        link.watch.connected(now);
+        self.rearm(place);
         self.say(place);
     }
 
@@ -28,11 +30,12 @@ impl Node {
         unsent: usize,
         now: Instant,
     ) {
-        let Node { links, endpoints, pool, events, .. } = self;
+        let Node { links, endpoints, pool, events, rng, .. } = self;
         let Some(Some(link)) = links.get_mut(usize::from(place)) else { return };
         let was_up = link.phase == Phase::Up;
         link.phase = Phase::Down;
         (link.why, link.unsent) = (Some(why), unsent);
+        link.watch.disconnected(why, rng, now);
         for endpoint in link.local.endpoints() {
             if let Some(endpoint) = endpoints.get_mut(endpoint as usize) {
                 endpoint.addresses[usize::from(place)] = 0;
@@ -50,11 +53,19 @@ impl Node {
         link.control.clear();
         link.wants_room = false;
         link.unclaimed.drain(..).for_each(|(_, _, chain)| pool.free(chain));
-        let begins_anew = link.gone_untold == 0;
+        self.rearm(place);
         if was_up {
             self.tell_link(place);
         }
-        if begins_anew {
+        self.reconnect(place, now);
+    }
+
+    /// Wants a connection again that has ended, if our user knows of all that ended with it, and the pause is over.
+    pub(super) fn reconnect(&mut self, place: u16, now: Instant) {
+        let link = self.links.get(usize::from(place)).and_then(Option::as_ref);
+        let is_ready =
+            |link: &Link| link.phase == Phase::Down && link.gone_untold == 0 && !link.watch.rests();
+        if link.is_some_and(is_ready) {
             self.connect(place, now);
         }
     }
@@ -67,8 +78,8 @@ impl Node {
         if known.is_some_and(|it| it.is_gone && it.generation == peer.generation) {
             link.acknowledge(peer.address);
             self.say(peer.link.place);
-        } else if link.phase == Phase::Down && link.gone_untold == 0 {
-            self.connect(peer.link.place, now);
+        } else {
+            self.reconnect(peer.link.place, now);
         }
         self.pump(now);
     }
@@ -78,6 +89,9 @@ impl Node {
         let mut bytes = [0; LONGEST];
         loop {
             let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
+            if link.is_held() {
+                return;
+            }
             let Some(control) = link.control.front() else { break };
             let message = match control {
                 Control::Init(version) => rlnh::Message::Init { version: *version },
@@ -144,21 +158,30 @@ impl Node {
             Err(_) => Err(Fault::Link),
         };
         match told {
-            Ok(()) => self.say(place),
+            Ok(()) => {
+                self.rearm(place);
+                self.say(place);
+            }
             Err(fault) => self.end_link(place, Down::Fault(fault)),
         }
     }
 
     fn handle_control(&mut self, place: u16, message: rlnh::Message<'_>) -> Result<(), Fault> {
+        let now = self.now;
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return Ok(()) };
+        link.watch.is_heard = true;
         match (link.phase, message) {
             (Phase::AwaitInit, rlnh::Message::Init { version }) => {
                 link.greet(version);
                 link.phase = Phase::AwaitReply;
+                if let Carrier::Riocm(_) = link.carrier {
+                    link.watch.greeted(now);
+                }
             }
             (Phase::AwaitReply, rlnh::Message::InitReply { .. }) => {
                 // A peer that does not speak our version says so, and speaks its own, as we do then.
                 link.phase = Phase::Up;
+                link.watch.up(Node::asks(link), now);
                 link.counters.ups += 1;
                 self.tell_link(place);
                 self.resume_hunts(place);

@@ -3,6 +3,7 @@
 use super::addresses::Addresses;
 use super::remotes::{MOST_ADDRESSES, Remote, Remotes};
 use super::wanted::Wanted;
+use super::watch::Watch;
 use super::{LinkId, Name};
 use crate::pool::Chain;
 use crate::riocm::{ConnectionConfig, ConnectionId, Down, SendError};
@@ -146,6 +147,7 @@ pub(super) struct Link {
     pub expects_reply: bool,
     /// Longest signal in bytes, its number included.
     pub max_signal: usize,
+    pub watch: Watch,
     /// Signals whose sender is not known: source, destination.
     pub unclaimed: VecDeque<(u32, u32, Chain)>,
     /// News of ends that our user has not heard. Only then does it begin anew.
@@ -176,6 +178,7 @@ impl Link {
             owes_reply: false,
             expects_reply: false,
             max_signal: config.max_message(),
+            watch: Watch::default(),
             unclaimed: VecDeque::with_capacity(config.max_unclaimed),
             gone_untold: 0,
             wants_room: false,

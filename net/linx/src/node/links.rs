@@ -79,6 +79,7 @@ impl Node {
 
     /// Removes a link. Its peer hears of that, if it is up.
     pub fn remove_link(&mut self, id: LinkId, now: Instant) {
+        self.now = self.now.max(now);
         let Some(link) = self.link_by_id(id) else { return };
         link.is_removed = true;
         let cid = match &link.carrier {
@@ -97,16 +98,19 @@ impl Node {
             self.by_cid[usize::from(connection.cid())] = u16::MAX;
         }
         self.timers.set(id.place.into(), None);
+        self.timers.set(self.links.len() as u32 + u32::from(id.place), None);
         self.forget_link_hunts(id.place);
         self.links[usize::from(id.place)] = None;
     }
 
     /// Ends a link's connection, which begins anew at once.
     pub fn restart_link(&mut self, id: LinkId, now: Instant) {
+        self.now = self.now.max(now);
         if self.link_by_id(id).is_some() {
             self.end_link(id.place, Down::Asked);
             self.pump_tcp(id.place, now);
             self.pump(now);
+            self.end_pause(id.place, now);
         }
     }
 

@@ -4,6 +4,7 @@ mod hostile;
 mod names;
 mod original;
 mod tcp;
+mod watch;
 
 use super::*;
 use crate::riocm::ConnectionConfig;
