@@ -16,6 +16,7 @@ mod ntb;
 mod ntb_netdev;
 mod nvme;
 mod nvme_chance;
+mod nvme_command_sets;
 mod nvme_queues;
 mod ptdma;
 mod rapidio;
