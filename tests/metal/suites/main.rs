@@ -14,6 +14,7 @@ mod network_card;
 mod nic_queues;
 mod ntb;
 mod ntb_netdev;
+mod ntb_trust;
 mod nvme;
 mod nvme_chance;
 mod nvme_command_sets;
