@@ -66,6 +66,7 @@ extern crate std;
 
 mod address_defense;
 mod addressing;
+pub mod answer;
 pub mod capture;
 mod checksum;
 mod classify;

@@ -269,7 +269,7 @@ fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
         (changed(good.len() - 1), "not the one that was signed"),
         (cut, "ended the connection before the file was whole"),
         (short, "shorter than its header says"),
-        (stalls.clone(), "nothing more came for 20 s"),
+        (stalls.clone(), "in the last 20 s: less than 4 KiB a second"),
         (endless, "not the one that was signed"),
         (long, "there is room for 16773120 in a slot"),
         (missing, "404 Not Found"),

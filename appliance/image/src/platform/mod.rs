@@ -47,7 +47,7 @@ use appliance::log_ring::LogRing;
 use boot::acpi::Tables;
 use boot::{BootInfo, Kind, MemoryMap};
 use core::ptr::NonNull;
-use drivers::hal::{Arena, Interrupt, Platform, Registers, Window};
+use drivers::hal::{Arena, Claim, Claims, Interrupt, Platform, Registers, Window};
 #[cfg(not(feature = "uhyve"))]
 use drivers::virtio::Slot;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -112,7 +112,7 @@ pub fn bring_up(
     let timer = Timer::new(apic, clock, boot.apic_timer_khz);
 
     let (arena, crash_memory) = arena(boot)?;
-    let mut devices = Devices { arena, memory: &boot.memory };
+    let mut devices = Devices { arena, memory: &boot.memory, claims: Claims::new() };
     let image = image::segments();
     if let Some(code) = image.iter().find(|segment| segment.access == image::Access::Code) {
         // SAFETY: it is the image's, which stays mapped.
@@ -133,7 +133,7 @@ pub fn bring_up(
     power::know(acpi);
     let log = start_log(clock);
     if let Some(screen) = boot.screen() {
-        show_on(screen, &boot.memory, &mut devices.arena);
+        show_on(screen, &mut devices);
     }
     let mode = if apic == Apic::Msr { "x2APIC" } else { "xAPIC" };
     log::info!("processors: {}, by {mode}", spare.len() + 1);
@@ -151,9 +151,11 @@ pub fn bring_up(
     });
     iommu::turn_off(acpi.as_ref(), &boot.memory, &clock, &mut devices.arena);
     let pci = ConfigSpace::detect(acpi.as_ref(), |address, len| {
-        // SAFETY: ACPI says that configuration space lies there, and no memory does.
-        let map = || unsafe { paging::map_registers(address, len, &mut devices.arena) };
-        is_of_device(&boot.memory, address, len).then(map).flatten()
+        if !devices.claim(address, len, Claim::Registers) {
+            return None;
+        }
+        // SAFETY: ACPI says that configuration space lies there, and no memory does (checked).
+        unsafe { paging::map_registers(address, len, &mut devices.arena) }
     });
     #[cfg(not(feature = "uhyve"))]
     let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
@@ -186,14 +188,15 @@ fn arena(boot: &BootInfo) -> Result<(Arena, Window), String> {
 }
 
 /// Shows on a screen what goes to the console, if it may.
-fn show_on(screen: boot::Screen, memory: &MemoryMap, arena: &mut Arena) {
+fn show_on(screen: boot::Screen, devices: &mut Devices) {
     /// Text of a PC.
     const TEXT: u64 = 0xb_8000;
     let len = (screen.pitch as usize).saturating_mul(screen.height as usize);
     let free = screen.text && screen.address == TEXT && len <= 0x8000
-        || !screen.text && is_of_device(memory, screen.address, len);
-    // SAFETY: checked; the screen is nobody else's.
-    if !free || !unsafe { screen::take(screen, arena) } {
+        || !screen.text && is_of_device(devices.memory, screen.address, len);
+    let free = free && devices.claims.take(screen.address, len, Claim::Memory);
+    // SAFETY: no memory of the machine lies there (checked), and it was claimed: no device gets it.
+    if !free || !unsafe { screen::take(screen, &mut devices.arena) } {
         log::warn!("screen at {:#x}: it makes no sense, and is not used", screen.address);
     }
 }
@@ -210,6 +213,15 @@ pub struct Devices {
     arena: Arena,
     /// All memory of the machine.
     memory: &'static MemoryMap,
+    /// What has a user already: base addresses may overlap, if a device lies.
+    claims: Claims,
+}
+
+impl Devices {
+    /// Claims what a device says to be its own, if it can be.
+    fn claim(&mut self, address: u64, len: usize, what: Claim) -> bool {
+        is_of_device(self.memory, address, len) && self.claims.take(address, len, what)
+    }
 }
 
 /// Whether a device may lie there: no memory of the machine does (a device says itself where it is, and may
@@ -233,24 +245,28 @@ fn is_of_device(memory: &MemoryMap, address: u64, len: usize) -> bool {
 // mapped is checked against the memory map.
 unsafe impl Platform for Devices {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
-        if !is_of_device(self.memory, address, len) {
+        if !self.claim(address, len, Claim::Registers) {
             return None;
         }
-        // SAFETY: checked.
+        // SAFETY: no memory of the machine lies there, and no memory that a driver has a window to (checked).
         let registers = unsafe { paging::map_registers(address, len, &mut self.arena)? };
         Some(Box::new(registers))
     }
 
     fn map_memory(&mut self, address: u64, len: usize) -> Option<Window> {
-        // SAFETY: checked; a window to it is given away only here.
-        let map = || unsafe { paging::map_memory(address, len, &mut self.arena) };
-        is_of_device(self.memory, address, len).then(map).flatten()
+        if !self.claim(address, len, Claim::Memory) {
+            return None;
+        }
+        // SAFETY: no memory of the machine lies there, and nobody else was given any of it, nor will be (checked).
+        unsafe { paging::map_memory(address, len, &mut self.arena) }
     }
 
     fn map_window(&mut self, address: u64, len: usize) -> Option<Window> {
-        // SAFETY: checked; a window to it is given away only here.
-        let map = || unsafe { paging::map_window(address, len, &mut self.arena) };
-        is_of_device(self.memory, address, len).then(map).flatten()
+        if !self.claim(address, len, Claim::Memory) {
+            return None;
+        }
+        // SAFETY: as above.
+        unsafe { paging::map_window(address, len, &mut self.arena) }
     }
 
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {
