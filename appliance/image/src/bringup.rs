@@ -147,7 +147,12 @@ fn documents() -> (Option<Vec<u8>>, Option<String>) {
         log::error!("fw_cfg: {error}");
         Some(NOT_READ.into())
     });
-    let config_disk = fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or(None);
+    let config_disk =
+        fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or_else(|error| {
+            log::error!("fw_cfg: {CONFIG_DISK_FILE}: {error}");
+            // It names a disk, which is not known: as one that is missing.
+            Some(NOT_READ.into())
+        });
     let config_disk = config_disk.map(|name| String::from_utf8_lossy(&name).trim().to_string());
     let pvpanic = fw_cfg::read_file(&mut platform::Ports, PVPANIC_FILE).unwrap_or(None);
     if let Some(&[low, high]) = pvpanic.as_deref().and_then(|port| port.first_chunk()) {

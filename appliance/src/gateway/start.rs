@@ -5,8 +5,9 @@ use super::Gateway;
 use super::bridge::{Bridge, Engines};
 use super::cards::{Cards, Found, Looked};
 use super::disk_queues::{self, DeviceQueues};
+use super::disk_transfer::{self, PATIENCE};
 use super::disks::{DiskSlot, Role, SharedDisk, name_for_good};
-use super::known_disks::{self, PATIENCE};
+use super::known_disks::{self, Outside};
 use super::linx::Linx;
 use super::loop_waker::LoopWaker;
 use super::network::Network;
@@ -92,6 +93,7 @@ impl Gateway {
             inventory.unclaimed.iter().map(UnclaimedDevice::of).collect();
         let mut disks = Vec::new();
         let mut dumps = Vec::new();
+        let mut failed = Vec::new();
         let mut device_queues = Vec::new();
         for device in inventory.take(Class::Disks) {
             let location = device.location().to_string();
@@ -121,6 +123,7 @@ impl Gateway {
                 }
                 Err(error) => {
                     log::error!("{location}: {error}");
+                    failed.push(location.clone());
                     unclaimed.push(UnclaimedDevice::failed(location, error.to_string()));
                 }
             }
@@ -132,24 +135,30 @@ impl Gateway {
             disk: None,
             disk_before: None,
             disk_damaged: false,
+            disk_unreachable: None,
             command_line: &command_line,
         };
-        let named = command_line::config_disk(&command_line).or(config_disk);
         let (others, _) = Document::load(&sources);
-        let mut stored = known_disks::find(
-            &mut disks,
-            named.as_deref(),
-            others.config(),
-            &mut *platform,
-            &*machine,
-        );
-        let slots = core::mem::take(&mut stored.slots);
-        let upgrade = Upgrade::find(&mut disks, &slots, &command_line, &mut *platform, &*machine);
+        let others = others.config();
+        let of_document = || others.system.config_disk.as_ref().map(ToString::to_string);
+        let named = command_line::config_disk(&command_line).or(config_disk).or_else(of_document);
+        let outside = Outside {
+            named: named.as_deref(),
+            command_line: &command_line,
+            others,
+            failed: &failed,
+        };
+        let clock = MachineClock(&*machine);
+        let mut stored = known_disks::find(&mut disks, &outside, platform.arena(), &clock);
+        let upgrade =
+            Upgrade::find(&mut disks, stored.slots, &command_line, platform.arena(), &clock);
         sources.disk = stored.text.as_deref();
         sources.disk_before = stored.place.as_ref().and_then(|(_, engine)| engine.before());
+        sources.disk_unreachable = stored.unreachable.as_deref();
         sources.disk_damaged = stored.place.as_ref().is_some_and(|(_, engine)| engine.is_damaged());
         let (document, problems) = Document::load(&sources);
         let config = document.config();
+        stored.protect(&mut disks, config);
         log::set_max_level(config.system.log_level);
         crash::set_policy(config.system.on_panic);
         if let Err(why) =
@@ -180,7 +189,10 @@ impl Gateway {
             );
         }
         let kept = stored.place.as_ref().map(|(number, engine)| (*number, engine.pair()));
-        let secure = tls::start(config, kept, &mut disks, &mut *platform, &*machine, &mut *rng);
+        let secure = {
+            let clock = MachineClock(&*machine);
+            tls::start(config, kept, &mut disks, platform.arena(), &clock, &mut *rng)
+        };
         let shared = secure.as_ref().map(|secure| secure.tls.clone());
         let now = machine.now();
         let mut ports = Vec::new();
@@ -444,7 +456,13 @@ fn keep_crashes(
             if let Some((number, first)) = place.filter(|_| !stored.crashes.has(&record)) {
                 let at = sector(first, record.header.sequence);
                 let slot = &mut disks[number];
-                result = known_disks::write(slot, at, &bytes, platform, machine);
+                result = disk_transfer::write(
+                    slot,
+                    at,
+                    &bytes,
+                    platform.arena(),
+                    &MachineClock(machine),
+                );
             }
             stored.crashes.add(record);
         }

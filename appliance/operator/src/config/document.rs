@@ -28,6 +28,8 @@ pub struct Sources<'a> {
     pub disk_before: Option<&'a [u8]>,
     /// There is a config disk which held a document that cannot be read any more.
     pub disk_damaged: bool,
+    /// There is, or may be, a config disk that cannot be read: why, and what to do.
+    pub disk_unreachable: Option<&'a str>,
     /// The whole kernel command line.
     pub command_line: &'a str,
 }
@@ -41,6 +43,8 @@ pub struct Document {
     config: Config,
     pending: Vec<Pending>,
     closed: bool,
+    /// Why, if it is closed.
+    reasons: Vec<String>,
     older_copy: bool,
 }
 
@@ -80,8 +84,13 @@ impl Document {
             };
             let copies: Vec<&[u8]> = copies.into_iter().flatten().collect();
             if copies.is_empty() {
-                if source == Source::Disk && sources.disk_damaged {
-                    problem("damaged, and there is no copy; `save` writes a new one");
+                let lost = match sources.disk_unreachable {
+                    None if !sources.disk_damaged => None,
+                    None => Some("damaged, and there is no copy; `save` writes a new one"),
+                    why => why,
+                };
+                if let Some(why) = lost.filter(|_| source == Source::Disk) {
+                    problem(why);
                     (unusable, later) = (Some(origin), Vec::new());
                 }
                 continue;
@@ -122,6 +131,10 @@ impl Document {
             document.close(&later, origin);
         }
         problems.extend(document.apply_command_line(sources.command_line));
+        if document.closed {
+            let mistakes = problems.iter().filter(|problem| !problem.is_warning());
+            document.reasons = mistakes.map(ToString::to_string).collect();
+        }
         (document, problems)
     }
 
@@ -339,7 +352,7 @@ impl Document {
         &mut self,
         text: &[u8],
         source: Source,
-    ) -> Result<(Node, Vec<Problem>), Vec<Problem>> {
+    ) -> Result<(Node, Vec<Problem>, bool), Vec<Problem>> {
         let mut tree = toml_text::parse(text, source)?;
         let mut unknown = renamed::in_document(&mut tree);
         closing::leave_out_unknown(&mut tree, Config::fields(), "", &mut unknown);
@@ -386,7 +399,7 @@ impl Document {
                 problems = check_whole(&config, &in_force);
                 if problems.is_empty() {
                     let pending = order::by_key(pending, |p| p.entry.clone());
-                    *self = Document { root, config, pending, ..*self };
+                    (self.root, self.config, self.pending) = (root, config, pending);
                     return Ok(());
                 }
             }

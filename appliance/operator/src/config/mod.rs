@@ -61,8 +61,8 @@ pub use remote::{Access, Attempts, DevicePath, Mirror, MpPolicy, PathPair, Remot
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
 pub use toml_text::MAX_DOCUMENT;
 pub use values::{
-    Address, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, RoceBy,
-    SessionName, Sha256, Size,
+    Address, ConfigPlace, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey,
+    RoceBy, SessionName, Sha256, Size,
 };
 
 /// Whether the value at a path is nobody's business: it is neither shown nor logged.

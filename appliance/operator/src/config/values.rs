@@ -1,5 +1,6 @@
 //! Values that the document writes as strings: sizes, addresses, names.
 
+use super::device_name::DeviceName;
 use super::item::{Item, Range, integer, problem, text_items};
 use super::origin::Problem;
 use super::tree::{Node, Value};
@@ -13,6 +14,7 @@ text_items! {
     Ed25519Key: "the public half of the key that releases are signed with, 64 hexadecimal digits, as `./isthmus release` tells it";
     Sha256: "the SHA-256 of a token, 64 hexadecimal digits, as of `printf %s TOKEN | sha256sum`";
     OnPanic: "reboot, poweroff or halt";
+    ConfigPlace: "a disk as `show disks` names it, \"serial:…\", \"nvme:SERIAL/1\" or \"pci:0000:03:00.0\", or \"none\"";
     RoceBy: "hardware or software";
     IpAddr: "an IPv4 or IPv6 address such as 10.0.0.1 or fd00::1";
     Ipv4Addr: "an IPv4 address such as 10.0.0.1";
@@ -135,6 +137,34 @@ impl FromStr for Ed25519Key {
 impl fmt::Display for Ed25519Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&Sha256(self.0), f)
+    }
+}
+
+/// Where the configuration is kept, as an operator says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigPlace {
+    /// On no disk.
+    Nowhere,
+    /// On this one.
+    Disk(DeviceName),
+}
+
+impl FromStr for ConfigPlace {
+    type Err = String;
+    fn from_str(text: &str) -> Result<ConfigPlace, String> {
+        match text {
+            "none" => Ok(ConfigPlace::Nowhere),
+            name => name.parse().map(ConfigPlace::Disk),
+        }
+    }
+}
+
+impl fmt::Display for ConfigPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigPlace::Nowhere => f.write_str("none"),
+            ConfigPlace::Disk(name) => name.fmt(f),
+        }
     }
 }
 

@@ -18,8 +18,8 @@ mod install;
 #[cfg(test)]
 mod power_cuts;
 
+use super::disk_transfer;
 use super::disks::{self, DiskSlot, Role};
-use super::known_disks;
 use super::plane::DataPlane;
 use super::service::{Service, Surroundings};
 use crate::config::DeviceName;
@@ -110,29 +110,30 @@ pub(super) struct Upgrade {
 }
 
 impl Upgrade {
-    /// Looks for the slots, before anything else uses the disks.
+    /// Looks at the slots of the disk that the machine was started from, before anything else uses it.
     pub fn find(
         disks: &mut [DiskSlot],
         slots: &[Option<Stretch>],
         command_line: &str,
-        platform: &mut dyn Platform,
-        machine: &dyn Machine,
+        arena: &mut Arena,
+        clock: &dyn Clock,
     ) -> Option<Box<Upgrade>> {
-        let (disk, area) = slots.iter().enumerate().find_map(|(n, area)| Some((n, (*area)?)))?;
+        let (disk, area) = slots?;
         let slot = disks.get_mut(disk).filter(|slot| slot.role == Role::Boot)?;
-        let mut read =
-            |at: u64| known_disks::read(slot, area.first + at / SECTOR, BLOCK, platform, machine);
-        let copies = layout::RECORDS.map(|at| read(at).unwrap_or_default());
+        let mut read = |at: u64, length: usize| {
+            disk_transfer::read(slot, area.first + at / SECTOR, length, arena, clock)
+        };
+        let copies = layout::RECORDS.map(|at| read(at, BLOCK).unwrap_or_default());
         let (record, older) = newest([&copies[0], &copies[1]])?;
         let length = area.sectors * SECTOR;
         let held = [Slot::A, Slot::B].map(|slot| {
             let header = read(layout::slot_start(length, slot)).ok()?;
             Header::parse(&header).ok()
         });
-        let buffer = platform.arena().alloc(PIECE, BLOCK)?;
+        let buffer = arena.alloc(PIECE, BLOCK)?;
         let io = DiskIo::new(slot.geometry, area, buffer)?;
         let booted = Booted::of(command_line);
-        let now = machine.now();
+        let now = clock.now();
         let trial = booted.filter(|booted| booted.trial && record.trial == Some(booted.slot));
         let mut upgrade = Box::new(Upgrade {
             disk,
