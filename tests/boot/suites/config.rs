@@ -66,10 +66,10 @@ fn sources_are_laid_over_each_other_key_by_key() -> Result<()> {
 
 #[test]
 fn an_unknown_key_is_a_warning_and_the_rest_holds() -> Result<()> {
-    let text = "[system]\nhostname = \"known\"\n[rnbd]\nfuture_key = 1\n[[export]]\n\
+    let text = "[system]\nhostname = \"known\"\n[memory]\nfuture_key = 1\n[[export]]\n\
                 name = \"mine\"\nvolume = \"ram0\"\nhosts = \"10.0.0.7\"\n";
     let (mut vm, server) = with_http(spec()?.config(text))?;
-    vm.run("show log")?.contains("WARN  configuration: fw_cfg line 4: rnbd.future_key")?;
+    vm.run("show log")?.contains("WARN  configuration: fw_cfg line 4: memory.future_key")?;
     hostname_is(&mut vm, "known")?;
     vm.run("show exports")?.contains("mine")?.contains("10.0.0.7/32")?.lacks("everybody")?;
     let ready = launch::http::get(server, "/readyz")?;
@@ -85,6 +85,24 @@ fn a_misspelled_restriction_admits_nobody() -> Result<()> {
     let text = "[[export]]\nname = \"mine\"\nvolume = \"ram0\"\nhost = \"10.0.0.7\"\n";
     let mut vm = boot(spec()?.nic(Nic::user()).config(text))?;
     vm.run("show exports")?.contains("0.0.0.0/32")?.lacks("everybody")?;
+    Ok(())
+}
+
+/// A restriction where there is none of that name: what it stands in is closed, and the appliance is not ready.
+#[test]
+fn a_restriction_in_another_place_closes_what_it_stands_in() -> Result<()> {
+    let open = "[[export]]\nname = \"mine\"\nvolume = \"ram0\"\n";
+    for (text, closed) in [
+        (format!("{open}clients = [\"10.0.0.7\"]\n"), "0.0.0.0/32"),
+        (format!("{open}[rnbd]\nhosts = [\"10.0.0.7\"]\n"), "(none)"),
+        (format!("{open}[[net]]\nallow = [\"10.0.0.7\"]\n"), "(none)"),
+        (format!("[acl]\nhosts = [\"10.0.0.7\"]\n{open}"), "(none)"),
+    ] {
+        let (mut vm, server) = with_http(spec()?.config(&text))?;
+        vm.run("show exports")?.contains(closed)?.lacks("everybody")?;
+        let ready = launch::http::get(server, "/readyz")?;
+        ensure!(ready.status == 503, "{text}: /readyz: {}", ready.body);
+    }
     Ok(())
 }
 

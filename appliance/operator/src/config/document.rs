@@ -60,10 +60,10 @@ impl Default for Document {
 const CONSOLE: Origin = Origin { source: Source::Console, position: 0 };
 
 impl Document {
-    /// Lays the sources over the built-in default. Of a document, keys that nothing is known of are left out;
-    /// one with another mistake is left out as a whole, for the copy that was saved before it if there is
-    /// one, and otherwise what it may have restricted is closed. Of the command line only the settings that
-    /// are wrong are left out. Everything is told as a problem.
+    /// Lays the sources over the built-in default. Of a document, keys that nothing is known of are left out, and what
+    /// they may have restricted is closed; one with another mistake is left out as a whole, for the copy that was saved
+    /// before it if there is one, and otherwise what it may have restricted is closed. Of the command line only the
+    /// settings that are wrong are left out. Everything is told as a problem.
     pub fn load(sources: &Sources<'_>) -> (Document, Vec<Problem>) {
         let mut document = Document::default();
         let mut problems = Vec::new();
@@ -98,9 +98,9 @@ impl Document {
             let mut used = None;
             for (age, text) in copies.into_iter().enumerate() {
                 match document.lay_over(text, source) {
-                    Ok((tree, unknown)) => {
+                    Ok((tree, unknown, closes)) => {
                         problems.extend(unknown);
-                        used = Some((age, tree));
+                        used = Some((age, tree, closes));
                         break;
                     }
                     Err(found) => problems.extend(found),
@@ -347,7 +347,8 @@ impl Document {
         matching.map(|f| format!("{prefix}{}{}", f.name, end(f))).collect()
     }
 
-    /// Lays a document over, if the whole is valid afterwards; gives its tree, and what of it is not known.
+    /// Lays a document over, if the whole is valid afterwards; gives its tree, what of it is not known, and whether that
+    /// may have restricted anything.
     fn lay_over(
         &mut self,
         text: &[u8],
@@ -359,7 +360,7 @@ impl Document {
         let mut root = self.root.clone();
         root.merge(tree.clone());
         match self.adopt(root, &[], None) {
-            Ok(()) => Ok((tree, unknown)),
+            Ok(()) => Ok((tree, unknown, closes)),
             Err(mut problems) => {
                 problems.extend(unknown);
                 Err(order::by_key(problems, |p| (p.origin.source, p.origin.position)))

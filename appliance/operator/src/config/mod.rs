@@ -10,8 +10,8 @@
 //! A mistake never stops the appliance, and never makes it less restrictive:
 //!
 //! * A source with a mistake is left out, and reported with its line. What it may have restricted is closed.
-//! * An unknown key is left out before its document is merged, and the rest is valid. What the misspelled key may have
-//!   restricted is closed (`closing.rs`).
+//! * An unknown key is left out before its document is merged, and the rest is valid. In a section that lets somebody in
+//!   it closes the entry that it stands in; a word that restricts closes wherever it stands (`closing.rs`).
 //! * While a document cannot be used, exports, rules, bridge, services and writing over HTTP are closed, unless a later
 //!   source defines them.
 //!
