@@ -4,6 +4,7 @@ use super::checks::check as check_whole;
 use super::closing;
 use super::command_line;
 use super::item::{Field, Item as _};
+use super::known_secrets;
 use super::order;
 use super::origin::{Kind, Origin, Problem, Source};
 use super::pending::{self, Entry, Pending};
@@ -356,7 +357,8 @@ impl Document {
     ) -> Result<(Node, Vec<Problem>, bool), Vec<Problem>> {
         let mut tree = toml_text::parse(text, source)?;
         let mut unknown = renamed::in_document(&mut tree);
-        closing::leave_out_unknown(&mut tree, Config::fields(), "", &mut unknown);
+        let closes = closing::leave_out_unknown(&mut tree, &mut unknown);
+        known_secrets::leave_out(&mut tree, &mut unknown);
         let mut root = self.root.clone();
         root.merge(tree.clone());
         match self.adopt(root, &[], None) {

@@ -29,6 +29,7 @@ mod effect;
 mod in_force;
 mod item;
 pub mod kept_pair;
+mod known_secrets;
 mod linx;
 mod messaging;
 mod ntb;

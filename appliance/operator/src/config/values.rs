@@ -2,6 +2,7 @@
 
 use super::device_name::DeviceName;
 use super::item::{Item, Range, integer, problem, text_items};
+use super::known_secrets;
 use super::origin::Problem;
 use super::tree::{Node, Value};
 use core::fmt;
@@ -102,16 +103,21 @@ pub struct Sha256(
 impl FromStr for Sha256 {
     type Err = String;
     fn from_str(text: &str) -> Result<Sha256, String> {
-        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err("not 64 hexadecimal digits".into());
-        }
-        let mut bytes = [0; 32];
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            let digits = text.get(2 * i..2 * i + 2).unwrap_or_default();
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| "not hexadecimal")?;
-        }
-        Ok(Sha256(bytes))
+        known_secrets::refuse_token(text)?;
+        hexadecimal(text).map(Sha256)
     }
+}
+
+fn hexadecimal(text: &str) -> Result<[u8; 32], String> {
+    if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err("not 64 hexadecimal digits".into());
+    }
+    let mut bytes = [0; 32];
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        let digits = text.get(2 * i..2 * i + 2).unwrap_or_default();
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| "not hexadecimal")?;
+    }
+    Ok(bytes)
 }
 
 impl fmt::Display for Sha256 {
@@ -130,7 +136,8 @@ pub struct Ed25519Key(
 impl FromStr for Ed25519Key {
     type Err = String;
     fn from_str(text: &str) -> Result<Ed25519Key, String> {
-        text.parse().map(|Sha256(bytes)| Ed25519Key(bytes))
+        known_secrets::refuse_key(text)?;
+        hexadecimal(text).map(Ed25519Key)
     }
 }
 
