@@ -115,9 +115,18 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         Protocol::Multiboot2 => "multiboot2",
         Protocol::Uhyve => "uhyve",
     };
-    let cpus = spare.len() + 1;
     Ok(Bringup {
         machine: Box::new(machine),
+        facts: Facts {
+            commit: platform::commit(),
+            committed: platform::committed(),
+            build_id,
+            boot: boot_protocol,
+            cpus: spare.len() + 1,
+            memory: platform::total_memory(boot),
+            entropy,
+            heap_used: crate::heap::used,
+        },
         spare: spare.into_iter().map(|core| Box::new(core) as Box<dyn SpareCore>).collect(),
         platform: Box::new(devices),
         inventory,
@@ -127,15 +136,6 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         command_line: command_line.into(),
         watchdog,
         rng,
-        facts: Facts {
-            commit: platform::commit(),
-            build_id,
-            boot: boot_protocol,
-            cpus,
-            memory: platform::total_memory(boot),
-            entropy,
-            heap_used: crate::heap::used,
-        },
         log,
     })
 }

@@ -171,23 +171,8 @@ impl Gateway {
         {
             engine.keep_before();
         }
-        let (warnings, problems): (Vec<Problem>, Vec<Problem>) =
-            problems.into_iter().partition(Problem::is_warning);
-        let told = |list: Vec<Problem>| list.into_iter().map(|problem| problem.to_string());
-        let warnings: Vec<String> = told(warnings).collect();
-        let problems: Vec<String> = stored.trouble.into_iter().chain(told(problems)).collect();
-        for problem in &problems {
-            log::error!("configuration: {problem}");
-        }
-        for warning in &warnings {
-            log::warn!("configuration: {warning}");
-        }
-        if document.is_closed() {
-            log::error!(
-                "configuration: nothing is exported, relayed or written to until it is mended: see /readyz, \
-                 `show config`"
-            );
-        }
+        let trouble = core::mem::take(&mut stored.trouble);
+        let (problems, warnings) = tell_problems(&document, trouble, problems);
         let kept = stored.place.as_ref().map(|(number, engine)| (*number, engine.pair()));
         let secure = {
             let clock = MachineClock(&*machine);
@@ -396,6 +381,7 @@ impl Gateway {
 
             config_disk: stored.place,
             upgrade,
+            upgrade_after_save: None,
             watchdog: Keeper::new(watchdog),
             ping_order: None,
             pinging: false,
@@ -424,6 +410,34 @@ impl Gateway {
             ending: None,
         }
     }
+}
+
+/// Says in the log where the configuration is from and what is wrong with it: that, and what was left out of it, while
+/// the rest holds.
+fn tell_problems(
+    document: &Document,
+    trouble: Vec<String>,
+    problems: Vec<Problem>,
+) -> (Vec<String>, Vec<String>) {
+    let (warnings, problems): (Vec<Problem>, Vec<Problem>) =
+        problems.into_iter().partition(Problem::is_warning);
+    let told = |list: Vec<Problem>| list.into_iter().map(|problem| problem.to_string());
+    let warnings: Vec<String> = told(warnings).collect();
+    let problems: Vec<String> = trouble.into_iter().chain(told(problems)).collect();
+    log::info!("configuration: {}", document.sources_line());
+    for problem in &problems {
+        log::error!("configuration: {problem}");
+    }
+    for warning in &warnings {
+        log::warn!("configuration: {warning}");
+    }
+    if document.is_closed() {
+        log::error!(
+            "configuration: nothing is exported, relayed or written to until it is mended: see /readyz, \
+             `show config`"
+        );
+    }
+    (problems, warnings)
 }
 
 /// The machine's clock, for drivers that wait.

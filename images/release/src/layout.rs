@@ -13,6 +13,8 @@ pub const PARTITION: u64 = 33 << 20;
 pub const BLOCK: usize = 4096;
 /// Where the two copies of the record are.
 pub const RECORDS: [u64; 2] = [0, BLOCK as u64];
+/// Where the two copies of the note are.
+pub const NOTES: [u64; 2] = [32 << 10, 64 << 10];
 /// Where the first slot begins; all sizes are multiples of this.
 const UNIT: u64 = 1 << 20;
 

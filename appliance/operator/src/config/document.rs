@@ -7,6 +7,7 @@ use super::item::{Field, Item as _};
 use super::known_secrets;
 use super::order;
 use super::origin::{Kind, Origin, Problem, Source};
+use super::origins::{Layer, keep_origins};
 use super::pending::{self, Entry, Pending};
 use super::renamed;
 use super::schema::Config;
@@ -39,7 +40,9 @@ pub struct Sources<'a> {
 #[derive(Clone, Debug)]
 pub struct Document {
     /// All that was said, entries that are being made among it.
-    root: Node,
+    pub(super) root: Node,
+    /// What each document says by itself.
+    pub(super) layers: Vec<Layer>,
     /// What is in force.
     config: Config,
     pending: Vec<Pending>,
@@ -54,7 +57,8 @@ impl Default for Document {
     fn default() -> Self {
         let config = Config::default();
         let root = config.encode().map(Node::built_in).expect("a section has a value");
-        Document { root, config, pending: Vec::new(), closed: false, older_copy: false }
+        let (layers, pending, reasons) = Default::default();
+        Document { root, layers, config, pending, closed: false, reasons, older_copy: false }
     }
 }
 
@@ -108,8 +112,12 @@ impl Document {
                 }
             }
             match used {
-                Some((age, tree)) => {
-                    later.push(tree);
+                Some((age, tree, closes)) => {
+                    document.layers.push(Layer::of(source, &tree));
+                    match closes {
+                        true => (unusable, later) = (Some(origin), Vec::new()),
+                        false => later.push(tree),
+                    }
                     if age > 0 {
                         document.older_copy = true;
                         let reason =
@@ -245,7 +253,8 @@ impl Document {
         let mut config = self.config.clone();
         change(&mut config);
         let mut root = config.encode().map(Node::built_in).expect("a section has a value");
-        root.set_origin(CONSOLE);
+        let before = self.config.encode().map(Node::built_in);
+        keep_origins(&mut root, before.as_ref(), Some(&self.root), CONSOLE);
         let mut building = Vec::new();
         for Pending { entry, .. } in &self.pending {
             let Some(node) = self.root.find(&entry.to_string()) else { continue };
@@ -263,9 +272,18 @@ impl Document {
         toml_text::write(&self.config.encode().expect("a section has a value"))
     }
 
-    /// The same for people to look at: without secrets.
+    /// The same for people to look at: without secrets, with the source of each key, and with why it is closed, if it is.
     pub fn to_shown_toml(&self) -> String {
-        toml_text::write(&self.shown().encode().expect("a section has a value"))
+        let mut text = String::new();
+        if self.closed {
+            text +=
+                "# Closed: nothing is exported, relayed or written to until this is corrected:\n";
+            for line in self.reasons.iter().flat_map(|reason| reason.lines()) {
+                text += &format!("#   {line}\n");
+            }
+        }
+        let shown = toml_text::write(&self.shown().encode().expect("a section has a value"));
+        text + &self.with_origins(&shown)
     }
 
     /// What is in force without secrets.
