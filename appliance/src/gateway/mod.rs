@@ -97,6 +97,7 @@ mod service;
 mod smc;
 mod stages;
 mod start;
+mod startable;
 mod state;
 mod statuses;
 mod storage;

@@ -5,6 +5,7 @@ use super::clients;
 use super::disk_pool::Order as DiskOrder;
 use super::disks::{Role, number_of};
 use super::rping::Rping;
+use super::startable;
 use super::state::{PingOrder, State};
 use super::upgrade::{Terms, UNSAVED};
 use crate::config::Source;
@@ -151,6 +152,8 @@ impl State {
         if self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_busy()) {
             return Err("the disk is being written for an upgrade; try again later".into());
         }
+        let arena = self.plane.arena.capacity() as u64;
+        startable::check(self.document.config(), &self.kept, &self.disks, arena)?;
         debug_assert!(matches!(self.disks[*index].role, Role::Configuration | Role::Boot));
         engine.save(&text)?;
         self.saving = Some(self.document.config().clone());
