@@ -207,7 +207,7 @@ impl State {
             key: self.document.config().system.upgrade_key.map(|key| key.0),
             unsaved: self.has_unsaved(),
             is_ready: not_ready(self).is_empty(),
-            in_force: self.kept.doors(),
+            in_force: self.doors(&self.kept),
             committed: self.facts.committed,
             seed: self.plane.rng.next_u32() as u16,
             now: self.now,

@@ -6,6 +6,7 @@ use super::plane_services::{LinxStage, TcpCarrier};
 use super::service::{Service, Surroundings};
 use super::state::State;
 use super::watchdog::TRIAL;
+use crate::config::Config;
 use crate::config::disk::Event;
 use crate::console::Progress;
 use core::time::Duration;
@@ -90,7 +91,7 @@ impl State {
         }
         if upgrade.wants_verdict(self.now) {
             let mut lacking = if upgrade.was_ready() { not_ready(self) } else { Vec::new() };
-            lacking.extend(upgrade.missing(&self.document.config().doors()));
+            lacking.extend(upgrade.missing(&self.doors(self.document.config())));
             let upgrade = self.upgrade.as_mut();
             if upgrade.is_some_and(|upgrade| !upgrade.judge(&lacking, self.now)) {
                 self.end = Some(End::Reboot);
@@ -103,6 +104,11 @@ impl State {
         }
         self.news.extend(news);
         usize::from(any)
+    }
+
+    /// What a configuration opens, and to whom, with the volumes that there are.
+    pub(super) fn doors(&self, config: &Config) -> Vec<String> {
+        config.doors(&self.plane.storage.wanted_exports(config))
     }
 
     /// Whether the config disk is being written.

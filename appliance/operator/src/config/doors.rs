@@ -1,7 +1,7 @@
 //! What a configuration lets hosts do, and what keeps them from it, a line each. Two configurations are compared by their
 //! lines: what is in one and not in the other is named to the operator as it stands here.
 
-use super::schema::Config;
+use super::schema::{Config, Export};
 use core::fmt::Display;
 
 /// The list of a key as a line shows it.
@@ -10,15 +10,15 @@ fn list(items: &[impl Display]) -> String {
 }
 
 impl Config {
-    /// Exports and rules, whom each of them admits, and what else keeps somebody out.
-    pub fn doors(&self) -> Vec<String> {
+    /// These exports, and rules, whom each of them admits, and what else keeps somebody out.
+    pub fn doors(&self, exports: &[Export]) -> Vec<String> {
         let mut lines = Vec::new();
         let mut add = |restricts: bool, line: String| {
             if restricts {
                 lines.push(line);
             }
         };
-        for export in self.exports() {
+        for export in exports {
             let name = &export.name;
             add(true, format!("export {name} of {}", export.volume));
             add(export.read_only, format!("export {name}: read_only"));
@@ -85,7 +85,7 @@ mod tests {
             let sources = Sources { disk: Some(text.as_bytes()), ..Sources::default() };
             let (document, problems) = Document::load(&sources);
             assert_eq!(problems, []);
-            document.config().doors()
+            document.config().doors(&document.config().exports())
         };
         let all = load(text);
         let told = all.join("\n");
