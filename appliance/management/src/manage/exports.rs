@@ -125,7 +125,7 @@ fn done(appliance: &dyn Appliance, name: &config::ExportName) -> Managed {
     with_left(left.unwrap_or_default())
 }
 
-fn with_left(left: String) -> Managed {
+pub(super) fn with_left(left: String) -> Managed {
     match at_once() {
         Managed::Told(text) => Managed::Told(text + &left),
         started @ Managed::Started => started,

@@ -64,6 +64,14 @@ fn lines(exports: &[Export], changed: &ExportName, volume: &Name, open: &[Open])
     lines
 }
 
+/// Who can open a volume that was made now: everybody as long as there is no `[[export]]`, then nobody.
+pub(super) fn of_new_volume(name: &Name, open: bool) -> String {
+    match open {
+        true => format!("volume {name} is exported to everybody as {name}\n"),
+        false => format!("no export is of volume {name}: `export add {name} volume={name}`\n"),
+    }
+}
+
 /// The same of the appliance as it is now, as lines behind an answer.
 pub(crate) fn told(appliance: &dyn Appliance, changed: &ExportName, volume: &Name) -> String {
     let storage = appliance.storage();
