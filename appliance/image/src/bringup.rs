@@ -73,9 +73,6 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
             platform::fault_injection::fault(kind);
         }
     }
-    if boot.command_line_truncated {
-        log::error!("command line: longer than {} bytes; its end is lost", command_line.len());
-    }
     match Tsc::ask().verdict() {
         Verdict::Good => {}
         Verdict::Doubtful => log::warn!(
@@ -134,6 +131,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         config_disk,
         crash,
         command_line: command_line.into(),
+        command_line_cut: boot.command_line_is_cut(),
         watchdog,
         rng,
         log,

@@ -62,6 +62,8 @@ pub struct Bringup {
     pub crash: Option<(Record, Box<[u8]>)>,
     /// The kernel command line.
     pub command_line: String,
+    /// Something of it was lost.
+    pub command_line_cut: bool,
     /// The machine's watchdog, if it has one that is known.
     pub watchdog: Option<Box<dyn Watchdog>>,
     /// The CSPRNG.
@@ -84,6 +86,7 @@ impl Gateway {
             config_disk,
             crash,
             command_line,
+            command_line_cut,
             watchdog,
             mut rng,
             facts,
@@ -137,6 +140,7 @@ impl Gateway {
             disk_damaged: false,
             disk_unreachable: None,
             command_line: &command_line,
+            command_line_cut,
         };
         let (others, _) = Document::load(&sources);
         let others = others.config();

@@ -178,6 +178,9 @@ fn read_load_options(line: &mut [u8]) -> usize {
     let options = image.load_options_as_bytes().unwrap_or_default();
     command_line::from_load_options(options, line).unwrap_or_else(|error| {
         println!("isthmus: {error}");
+        if command_line::is_ours(options) {
+            return command_line::append(line, 0, command_line::CUT).unwrap_or(0);
+        }
         0
     })
 }

@@ -185,7 +185,8 @@ fn closes(path: &str, key: &str, meant: Option<&str>, value: &Node) -> Closed {
         return Closed::Section(section, None);
     }
     let restricts = is_restricting(key, meant.is_none()) || has_restricting(value);
-    // Limits are restrictions themselves.
+    // The disk that was to be named has restrictions, and limits are some themselves.
+    let restricts = restricts || meant == Some("config_disk");
     let limits = section == "limits" || (section.is_empty() && meant == Some("limits"));
     if restricts || limits { Closed::Everything } else { Closed::Nothing }
 }
@@ -270,7 +271,9 @@ pub fn restricts(path: &str) -> bool {
     let sections = Config::fields().iter().map(|field| field.name);
     let section = segments.next().and_then(|first| nearest(first, sections));
     let grants = section.is_some_and(|section| GRANTING.contains(&section));
-    let word = path.rsplit('.').any(|segment| is_restricting(segment, !is_known(path)));
+    let disk =
+        path.rsplit('.').any(|segment| nearest(segment, ["config_disk"].into_iter()).is_some());
+    let word = disk || path.rsplit('.').any(|segment| is_restricting(segment, !is_known(path)));
     word || matches!(section, Some("export" | "limits")) || (grants && !is_known(path))
 }
 

@@ -180,6 +180,7 @@ fn an_unknown_key_closes_the_entry_that_grants_and_no_other() {
             assert!(section == "export" || admits(&config.export[1].hosts), "{section}");
         }
     }
+    assert!(load(&with("system", "config_dsk = \"serial:x\"")).0.is_closed());
     for section in ["system", "memory", "net", "future"] {
         let (document, problems) = load(&with(section, "future = 1"));
         assert!(problems.len() == 1 && problems[0].is_warning(), "{problems:?}");
@@ -209,6 +210,8 @@ fn a_restriction_on_the_command_line_that_is_not_known_closes() {
         ("limits.sessions=1", true),
         ("acl=10.0.0.2", true),
         ("http.tsl=true", true),
+        ("config_dsk=serial:x", true),
+        ("system.config_disk=nonsense", true),
         ("nonsense=1", false),
         ("net.0.mtu=7", false),
         ("system.hostnam=x", false),
@@ -223,4 +226,16 @@ fn a_restriction_on_the_command_line_that_is_not_known_closes() {
         assert_eq!(document.is_closed(), closes, "{setting}: {problems:?}");
         assert_eq!(is_open("", document.config()), !closes, "{setting}");
     }
+}
+
+#[test]
+fn a_command_line_that_lost_something_closes_whatever_documents_say() {
+    let saved = load(OPEN).0.to_toml();
+    let (document, problems) = Document::load(&Sources {
+        disk: Some(saved.as_bytes()),
+        command_line_cut: true,
+        ..Sources::default()
+    });
+    assert!(document.is_closed() && !is_open("", document.config()), "{problems:?}");
+    assert!(problems[0].to_string().starts_with("command line: too long"), "{problems:?}");
 }

@@ -34,6 +34,8 @@ pub struct Sources<'a> {
     pub disk_unreachable: Option<&'a str>,
     /// The whole kernel command line.
     pub command_line: &'a str,
+    /// It is not whole, or could not be read.
+    pub command_line_cut: bool,
 }
 
 /// A valid configuration, and the values that it was made of.
@@ -140,6 +142,13 @@ impl Document {
             document.close(&later, origin);
         }
         problems.extend(document.apply_command_line(sources.command_line));
+        if sources.command_line_cut {
+            let origin = Origin { source: Source::CommandLine, position: 0 };
+            let reason =
+                "too long, or no plain text: what was lost of it may have restricted something";
+            problems.push(Problem { origin, ..console_problem("", reason.into()) });
+            document.close(&[], origin);
+        }
         if document.closed {
             let mistakes = problems.iter().filter(|problem| !problem.is_warning());
             document.reasons = mistakes.map(ToString::to_string).collect();
