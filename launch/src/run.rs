@@ -193,6 +193,9 @@ fn spec(options: &Options, elf: &Path, given: &Given, ports: (u16, u16)) -> Resu
         None => spec = spec.disk(Disk::new(scratch_disk()?)),
     }
     spec = spec.disk(Disk::new(config_disk()?).serial(disk::SERIAL));
+    // Named, it is missed if it is not there.
+    let named = format!("name=opt/isthmus/config-disk,string=serial:{}", disk::SERIAL);
+    spec = spec.extra(["-fw_cfg", &named]);
     if let Some(path) = &options.config {
         let text = fs::read_to_string(path);
         spec = spec.config(&text.with_context(|| format!("could not read {}", path.display()))?);

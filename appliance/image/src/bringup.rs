@@ -77,9 +77,6 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
             platform::fault_injection::fault(kind);
         }
     }
-    if boot.command_line_truncated {
-        log::error!("command line: longer than {} bytes; its end is lost", command_line.len());
-    }
     match Tsc::ask().verdict() {
         Verdict::Good => {}
         Verdict::Doubtful => log::warn!(
@@ -119,9 +116,18 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         Protocol::Multiboot2 => "multiboot2",
         Protocol::Uhyve => "uhyve",
     };
-    let cpus = spare.len() + 1;
     Ok(Bringup {
         machine: Box::new(machine),
+        facts: Facts {
+            commit: platform::commit(),
+            committed: platform::committed(),
+            build_id,
+            boot: boot_protocol,
+            cpus: spare.len() + 1,
+            memory: platform::total_memory(boot),
+            entropy,
+            heap_used: crate::heap::used,
+        },
         spare: spare.into_iter().map(|core| Box::new(core) as Box<dyn SpareCore>).collect(),
         platform: Box::new(devices),
         inventory,
@@ -129,18 +135,10 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         config_disk,
         crash,
         command_line: command_line.into(),
+        command_line_cut: boot.command_line_is_cut(),
         watchdog,
         rng,
         entropy: ENTROPY,
-        facts: Facts {
-            commit: platform::commit(),
-            build_id,
-            boot: boot_protocol,
-            cpus,
-            memory: platform::total_memory(boot),
-            entropy,
-            heap_used: crate::heap::used,
-        },
         log,
     })
 }
@@ -152,7 +150,12 @@ fn documents() -> (Option<Vec<u8>>, Option<String>) {
         log::error!("fw_cfg: {error}");
         Some(NOT_READ.into())
     });
-    let config_disk = fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or(None);
+    let config_disk =
+        fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or_else(|error| {
+            log::error!("fw_cfg: {CONFIG_DISK_FILE}: {error}");
+            // It names a disk, which is not known: as one that is missing.
+            Some(NOT_READ.into())
+        });
     let config_disk = config_disk.map(|name| String::from_utf8_lossy(&name).trim().to_string());
     let pvpanic = fw_cfg::read_file(&mut platform::Ports, PVPANIC_FILE).unwrap_or(None);
     if let Some(&[low, high]) = pvpanic.as_deref().and_then(|port| port.first_chunk()) {

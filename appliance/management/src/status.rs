@@ -29,6 +29,8 @@ use verbs::OnDemandStatus;
 pub struct Facts {
     /// The commit that it was built of; with a `+` if there was more than is in that.
     pub commit: &'static str,
+    /// When that was made, in seconds since 1970; 0 if that is not known.
+    pub committed: u64,
     /// What names this build and its `isthmus.symbols`.
     pub build_id: &'static str,
     /// How it was booted (`pvh`, `multiboot2`, …).

@@ -1,7 +1,7 @@
 //! What the console can do to the appliance.
 
 use crate::appliance::Appliance;
-use crate::config::{Document, Entry, InForce, Kind, Origin, Problem, Source, is_secret};
+use crate::config::{Document, Entry, Export, InForce, Kind, Origin, Problem, Source, is_secret};
 use crate::console::{Managed, Progress, System, Topic};
 use crate::log_ring::LogRing;
 use crate::orders::{End, Order};
@@ -40,11 +40,18 @@ impl System for Operator<'_> {
             let (kind, path, accepted) = (Kind::Mistake, path.to_string(), String::new());
             return Err(vec![Problem { kind, origin, path, reason: text, accepted }]);
         }
+        let entry = Entry::of(path).filter(|entry| entry.to_string() == path);
+        let exports = &self.document().config().export;
+        let of_exports = entry.as_ref().filter(|entry| entry.section == "export");
+        let gone = of_exports.and_then(|entry| exports.get(entry.index).cloned());
         self.0.document_mut().unset(path)?;
         log::info!("console: unset {path}");
         // Another entry may have its number by now.
-        let is_entry = Entry::of(path).is_some_and(|entry| entry.to_string() == path);
-        Ok(if is_entry { self.put_in_force(path) } else { self.changed(path) })
+        if entry.is_none() {
+            return Ok(self.changed(path));
+        }
+        let told = self.put_in_force(path);
+        Ok(told + &gone.map(|gone| self.left_open(&gone)).unwrap_or_default())
     }
 
     fn log(&self) -> &LogRing {
@@ -117,8 +124,20 @@ impl Operator<'_> {
     fn changed(&mut self, path: &str) -> String {
         match self.document().pending_at(path) {
             Some(pending) => format!("pending, not in force: {pending}"),
-            None => self.put_in_force(path),
+            None => {
+                let told = self.put_in_force(path);
+                let entry = Entry::of(path).filter(|entry| entry.section == "export");
+                let exports = &self.document().config().export;
+                let export = entry.and_then(|entry| exports.get(entry.index));
+                told + &export.map(|export| self.left_open(export)).unwrap_or_default()
+            }
         }
+    }
+
+    /// What an export that was changed, or is gone, leaves open.
+    fn left_open(&self, export: &Export) -> String {
+        let left = manage::openness::told(self.0, &export.name, &export.volume);
+        left.lines().map(|line| format!("\n{line}")).collect()
     }
 
     /// Puts in force what can be of a change at `path`, and says from when on it counts.

@@ -215,6 +215,13 @@ impl Handler for Web<'_> {
             self.refused(denied.refusal(request));
             return denied.response();
         }
+        // Who was allowed to read is not known: whether it is ready tells everybody what to do.
+        let document = self.appliance.document();
+        let unknown = document.is_closed() && document.config().http.hosts.is_empty();
+        if unknown && !matches!(request.path, "/healthz" | "/readyz") {
+            let text = "the configuration cannot be used, so that it is not known who may read this: see /readyz\n";
+            return Response::new(Status::UNAVAILABLE, Response::TEXT, text);
+        }
         if let Some(path) = request.path.strip_prefix("/api")
             && (path.is_empty() || path.starts_with('/'))
         {

@@ -57,6 +57,7 @@
 //! machine. A panic is handled in `appliance/image/src/platform/last_words.rs`.
 
 mod atomics;
+mod boot_disk;
 mod bridge;
 mod brief;
 mod cards;
@@ -64,6 +65,7 @@ mod clients;
 mod control;
 mod disk_pool;
 mod disk_queues;
+mod disk_transfer;
 mod disks;
 mod ending;
 mod followers;
@@ -95,6 +97,7 @@ mod service;
 mod smc;
 mod stages;
 mod start;
+mod startable;
 mod state;
 mod statuses;
 mod storage;

@@ -5,8 +5,9 @@ use super::Gateway;
 use super::bridge::{Bridge, Engines};
 use super::cards::{Cards, Found, Looked};
 use super::disk_queues::{self, DeviceQueues};
+use super::disk_transfer::{self, PATIENCE};
 use super::disks::{DiskSlot, Role, SharedDisk, name_for_good};
-use super::known_disks::{self, PATIENCE};
+use super::known_disks::{self, Outside};
 use super::linx::Linx;
 use super::loop_waker::LoopWaker;
 use super::network::Network;
@@ -62,6 +63,8 @@ pub struct Bringup {
     pub crash: Option<(Record, Box<[u8]>)>,
     /// The kernel command line.
     pub command_line: String,
+    /// Something of it was lost.
+    pub command_line_cut: bool,
     /// The machine's watchdog, if it has one that is known.
     pub watchdog: Option<Box<dyn Watchdog>>,
     /// The CSPRNG.
@@ -86,6 +89,7 @@ impl Gateway {
             config_disk,
             crash,
             command_line,
+            command_line_cut,
             watchdog,
             mut rng,
             entropy,
@@ -96,6 +100,7 @@ impl Gateway {
             inventory.unclaimed.iter().map(UnclaimedDevice::of).collect();
         let mut disks = Vec::new();
         let mut dumps = Vec::new();
+        let mut failed = Vec::new();
         let mut device_queues = Vec::new();
         for device in inventory.take(Class::Disks) {
             let location = device.location().to_string();
@@ -125,6 +130,7 @@ impl Gateway {
                 }
                 Err(error) => {
                     log::error!("{location}: {error}");
+                    failed.push(location.clone());
                     unclaimed.push(UnclaimedDevice::failed(location, error.to_string()));
                 }
             }
@@ -136,24 +142,31 @@ impl Gateway {
             disk: None,
             disk_before: None,
             disk_damaged: false,
+            disk_unreachable: None,
             command_line: &command_line,
+            command_line_cut,
         };
-        let named = command_line::config_disk(&command_line).or(config_disk);
         let (others, _) = Document::load(&sources);
-        let mut stored = known_disks::find(
-            &mut disks,
-            named.as_deref(),
-            others.config(),
-            &mut *platform,
-            &*machine,
-        );
-        let slots = core::mem::take(&mut stored.slots);
-        let upgrade = Upgrade::find(&mut disks, &slots, &command_line, &mut *platform, &*machine);
+        let others = others.config();
+        let of_document = || others.system.config_disk.as_ref().map(ToString::to_string);
+        let named = command_line::config_disk(&command_line).or(config_disk).or_else(of_document);
+        let outside = Outside {
+            named: named.as_deref(),
+            command_line: &command_line,
+            others,
+            failed: &failed,
+        };
+        let clock = MachineClock(&*machine);
+        let mut stored = known_disks::find(&mut disks, &outside, platform.arena(), &clock);
+        let upgrade =
+            Upgrade::find(&mut disks, stored.slots, &command_line, platform.arena(), &clock);
         sources.disk = stored.text.as_deref();
         sources.disk_before = stored.place.as_ref().and_then(|(_, engine)| engine.before());
+        sources.disk_unreachable = stored.unreachable.as_deref();
         sources.disk_damaged = stored.place.as_ref().is_some_and(|(_, engine)| engine.is_damaged());
         let (document, problems) = Document::load(&sources);
         let config = document.config();
+        stored.protect(&mut disks, config);
         log::set_max_level(config.system.log_level);
         crash::set_policy(config.system.on_panic);
         if let Err(why) =
@@ -166,26 +179,14 @@ impl Gateway {
         {
             engine.keep_before();
         }
-        let (warnings, problems): (Vec<Problem>, Vec<Problem>) =
-            problems.into_iter().partition(Problem::is_warning);
-        let told = |list: Vec<Problem>| list.into_iter().map(|problem| problem.to_string());
-        let warnings: Vec<String> = told(warnings).collect();
-        let problems: Vec<String> = stored.trouble.into_iter().chain(told(problems)).collect();
-        for problem in &problems {
-            log::error!("configuration: {problem}");
-        }
-        for warning in &warnings {
-            log::warn!("configuration: {warning}");
-        }
-        if document.is_closed() {
-            log::error!(
-                "configuration: nothing is exported, relayed or written to until it is mended: see /readyz, \
-                 `show config`"
-            );
-        }
+        let trouble = core::mem::take(&mut stored.trouble);
+        let (problems, warnings) = tell_problems(&document, trouble, problems);
         let kept = stored.place.as_ref().map(|(number, engine)| (*number, engine.pair()));
-        let secure = Randomness::new(seed(&mut *rng), entropy);
-        let secure = tls::start(config, kept, &mut disks, &mut *platform, &*machine, secure);
+        let secure = {
+            let clock = MachineClock(&*machine);
+            let secure = Randomness::new(seed(&mut *rng), entropy);
+            tls::start(config, kept, &mut disks, platform.arena(), &clock, secure)
+        };
         let shared = secure.as_ref().map(|secure| secure.tls.clone());
         let now = machine.now();
         let mut ports = Vec::new();
@@ -389,6 +390,7 @@ impl Gateway {
 
             config_disk: stored.place,
             upgrade,
+            upgrade_after_save: None,
             watchdog: Keeper::new(watchdog),
             ping_order: None,
             pinging: false,
@@ -417,6 +419,34 @@ impl Gateway {
             ending: None,
         }
     }
+}
+
+/// Says in the log where the configuration is from and what is wrong with it: that, and what was left out of it, while
+/// the rest holds.
+fn tell_problems(
+    document: &Document,
+    trouble: Vec<String>,
+    problems: Vec<Problem>,
+) -> (Vec<String>, Vec<String>) {
+    let (warnings, problems): (Vec<Problem>, Vec<Problem>) =
+        problems.into_iter().partition(Problem::is_warning);
+    let told = |list: Vec<Problem>| list.into_iter().map(|problem| problem.to_string());
+    let warnings: Vec<String> = told(warnings).collect();
+    let problems: Vec<String> = trouble.into_iter().chain(told(problems)).collect();
+    log::info!("configuration: {}", document.sources_line());
+    for problem in &problems {
+        log::error!("configuration: {problem}");
+    }
+    for warning in &warnings {
+        log::warn!("configuration: {warning}");
+    }
+    if document.is_closed() {
+        log::error!(
+            "configuration: nothing is exported, relayed or written to until it is mended: see /readyz, \
+             `show config`"
+        );
+    }
+    (problems, warnings)
 }
 
 /// The machine's clock, for drivers that wait.
@@ -449,7 +479,13 @@ fn keep_crashes(
             if let Some((number, first)) = place.filter(|_| !stored.crashes.has(&record)) {
                 let at = sector(first, record.header.sequence);
                 let slot = &mut disks[number];
-                result = known_disks::write(slot, at, &bytes, platform, machine);
+                result = disk_transfer::write(
+                    slot,
+                    at,
+                    &bytes,
+                    platform.arena(),
+                    &MachineClock(machine),
+                );
             }
             stored.crashes.add(record);
         }

@@ -80,6 +80,8 @@ pub(super) struct State {
     pub config_disk: Option<(usize, ConfigDisk)>,
     /// The slots that releases boot from, if the appliance was booted from a disk that has such.
     pub upgrade: Option<Box<Upgrade>>,
+    /// The release that is ordered once the configuration was saved, in the operator's words.
+    pub upgrade_after_save: Option<Vec<String>>,
     /// The machine's watchdog.
     pub watchdog: Keeper,
     /// For the network: start or stop a ping.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use boot_tests::{boot, spec};
 use launch::image::config_disk;
-use launch::qemu::{Disk, Nic, Spec, Vm, free_port};
+use launch::qemu::{Nic, Spec, Vm, free_port};
 
 const TLS: &str = "[http]\ntls = true\n";
 /// An ECDSA key on P-256, as the operator of a test has it.
@@ -136,7 +136,8 @@ fn without_tls_nothing_is_told() -> Result<()> {
 fn the_certificate_survives_a_reboot_where_the_configuration_is_kept() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
     std::fs::write(disk.path(), config_disk(Some(TLS))?)?;
-    let with_disk = || Ok::<_, anyhow::Error>(spec()?.disk(Disk::new(disk.path())));
+    let with_disk =
+        || Ok::<_, anyhow::Error>(spec()?.disk(boot_tests::keeps_configuration(disk.path())));
     let mut first = start(with_disk()?)?;
     let fingerprint = first.told("sha256_fingerprint")?;
     ensure!(first.told("certificate_of")? == "config disk (made now)");

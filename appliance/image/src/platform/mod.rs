@@ -54,7 +54,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use timer::Timer;
 use uart::Uart;
 
-/// The commit and zeroes. `./isthmus build` fills it after linking: a commit that changes nothing of the image compiles
+/// The commit and zeroes, 16 bytes, then when it was made, in seconds since 1970. `./isthmus build` fills it after linking: a commit that changes nothing of the image compiles
 /// nothing anew.
 #[used]
 #[unsafe(link_section = ".isthmus.commit")]
@@ -66,6 +66,12 @@ pub fn commit() -> &'static str {
     let bytes: &'static [u8] = core::hint::black_box(&COMMIT);
     let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     core::str::from_utf8(text).unwrap_or("unknown")
+}
+
+/// When that commit was made, in seconds since 1970; 0 if that is not known.
+pub fn committed() -> u64 {
+    let bytes: &'static [u8; 24] = core::hint::black_box(&COMMIT);
+    bytes.last_chunk().map_or(0, |time| u64::from_le_bytes(*time))
 }
 
 /// The machine, brought up.

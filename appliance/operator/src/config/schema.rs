@@ -10,8 +10,8 @@ use super::rapidio::Rapidio;
 use super::remote::{Mirror, Remote};
 use super::usnic::Usnic;
 use super::values::{
-    Address, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, RoceBy,
-    SessionName, Sha256, Size,
+    Address, ConfigPlace, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey,
+    RoceBy, SessionName, Sha256, Size,
 };
 use core::net::{IpAddr, SocketAddr};
 use log::LevelFilter;
@@ -77,6 +77,8 @@ section! {
         on_panic: OnPanic = OnPanic::Reboot => AtOnce;
         /// Seconds that the first loop may stand still until the machine's watchdog resets it; 0: any time.
         watchdog: u16 [0, 600] = 0 => AtOnce;
+        /// The disk that keeps the configuration, said by another source than that disk.
+        config_disk: Option<ConfigPlace>;
         /// Releases that are signed with this key are taken by `upgrade`; without it none.
         upgrade_key: Option<Ed25519Key> => AtOnce;
     }

@@ -71,6 +71,7 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
         Verb::ShowConfig => {
             out.text(&system.document().to_shown_toml());
             out.text(&system.document().pending_toml());
+            out.text(&system.document().covered_toml());
         }
         Verb::Set => set(argument(0), argument(1), system, out)?,
         Verb::Unset => unset(argument(0), argument(1), system, out)?,
