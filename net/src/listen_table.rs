@@ -126,6 +126,12 @@ impl ListenTable {
         }
     }
 
+    /// Says how many bytes the connections of an owner take in, from the next one on.
+    pub fn set_receive(&mut self, owner: usize, receive: usize) {
+        let its = self.entries.values_mut().filter(|entry| entry.owner == owner);
+        its.for_each(|entry| entry.receive = receive);
+    }
+
     /// Says whether SMC is offered on a port.
     pub fn offer_smc(&mut self, port: u16, owner: usize, on: bool) {
         if let Some(entry) = self.entries.get_mut(&port).filter(|entry| entry.owner == owner) {

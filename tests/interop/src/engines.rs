@@ -269,7 +269,14 @@ impl World {
         let smc = Engine::new(smc, vec![device], &mut context).map_err(|e| anyhow!("{e:?}"))?;
         let limits = net::tcp::Limits { connections: 64, receive: 4096, transmit: 4096 };
         let echo = [false, true].map(|discard| {
-            Echo::new(&mut interface, discard, true, limits, &Hosts::default(), discard.into())
+            Echo::new(
+                &mut interface,
+                discard,
+                true,
+                (limits, limits.connections as u32),
+                &Hosts::default(),
+                discard.into(),
+            )
         });
         Ok(World {
             port,
