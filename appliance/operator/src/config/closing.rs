@@ -91,7 +91,7 @@ fn close_here(
             section,
             Value::Table(vec![("enabled".into(), Node { value: Value::Bool(false), origin })]),
         );
-        return Some("until it is mended that is switched off which it may restrict");
+        return Some("closed until the key is corrected");
     }
     let has = |name: &str| fields.iter().any(|field| field.name == name);
     match meant {
@@ -101,11 +101,11 @@ fn close_here(
         "enabled" if off(value) => put("enabled", Value::Bool(false)),
         "hosts" | "sessions" | "listen" if has("hosts") => {
             put("hosts", Value::List(vec![Node { value: text(NOBODY), origin }]));
-            return Some("until it is mended nobody is admitted here");
+            return Some("nobody is admitted here until the key is corrected");
         }
         _ => return None,
     }
-    Some("until it is mended the stricter is in force")
+    Some("the stricter setting holds until the key is corrected")
 }
 
 /// What is closed while a document cannot be used: a key of a later document by which that is said anew, the
