@@ -165,7 +165,7 @@ fn directory() -> PathBuf {
 fn finish(program: &Path, commit: &str, name: &str) -> Result<(PathBuf, PathBuf)> {
     let [elf, symbols] = ["elf", "symbols"].map(|kind| directory().join(format!("{name}.{kind}")));
     fs::copy(program, &symbols).context("could not keep the image's symbols")?;
-    commit::write(&symbols, commit)?;
+    commit::write(&symbols, commit, commit::time_of_tree())?;
     command::run(Command::new("strip").arg("--strip-all").arg("-o").args([&elf, &symbols]))?;
     Ok((elf, symbols))
 }

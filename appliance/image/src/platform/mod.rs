@@ -54,11 +54,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use timer::Timer;
 use uart::Uart;
 
-/// The commit and zeroes. `./isthmus build` fills it after linking: a commit that changes nothing of the image compiles
-/// nothing anew.
+/// The commit and zeroes, and in the last eight bytes when it was made. `./isthmus build` fills it after linking: a commit
+/// that changes nothing of the image compiles nothing anew.
 #[used]
 #[unsafe(link_section = ".isthmus.commit")]
-static COMMIT: [u8; 24] = *b"unknown\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+static COMMIT: [u8; 32] = *b"unknown\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 /// The commit that this was built of, with a `+` if there was more than is in that.
 pub fn commit() -> &'static str {
@@ -66,6 +66,12 @@ pub fn commit() -> &'static str {
     let bytes: &'static [u8] = core::hint::black_box(&COMMIT);
     let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     core::str::from_utf8(text).unwrap_or("unknown")
+}
+
+/// When the commit was made that this was built of, in seconds since 1970; 0 if that is not known.
+pub fn commit_time() -> u64 {
+    let bytes: &'static [u8] = core::hint::black_box(&COMMIT);
+    bytes.last_chunk().map_or(0, |time| u64::from_le_bytes(*time))
 }
 
 /// The machine, brought up.
