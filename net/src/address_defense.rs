@@ -7,7 +7,7 @@ use crate::filter::Kind;
 use crate::link::Queue;
 use crate::messages::{self, ALL_NODES};
 use crate::port_addresses::{self, PortAddresses};
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, Icmpv6Packet, Icmpv6Repr,
@@ -89,18 +89,25 @@ fn answer_v6(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<(
     Some(())
 }
 
-/// Answers a frame of somebody who wants one of our addresses. True if it says that somebody else
-/// has one already: the operator has to be told.
-pub fn defend(frame: &[u8], kind: Kind, local: &PortAddresses, queue: &mut Queue) -> bool {
-    let conflict = match kind {
+/// An address of ours, and the hardware address of another station that has it, too.
+pub type Conflict = (IpAddr, [u8; 6]);
+
+/// Answers a frame of somebody who wants one of our addresses. A frame that says that somebody else
+/// has one already is a conflict: the operator has to be told.
+pub fn defend(
+    frame: &[u8],
+    kind: Kind,
+    local: &PortAddresses,
+    queue: &mut Queue,
+) -> Option<Conflict> {
+    match kind {
         Kind::Arp => defend_v4(frame, local, queue),
         Kind::NeighbourDiscovery => defend_v6(frame, local, queue),
         _ => None,
-    };
-    conflict.unwrap_or(false)
+    }
 }
 
-fn defend_v4(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<bool> {
+fn defend_v4(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<Conflict> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let packet = ArpPacket::new_checked(ethernet.payload()).ok()?;
     let ArpRepr::EthernetIpv4 {
@@ -117,10 +124,10 @@ fn defend_v4(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<b
     if probe && local.has_v4(target) && mac.is_unicast() {
         messages::push_arp_reply(queue, local.mac, target, mac, source);
     }
-    Some(local.has_v4(source) && mac.0 != local.mac)
+    (local.has_v4(source) && mac.0 != local.mac).then_some((source.into(), mac.0))
 }
 
-fn defend_v6(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<bool> {
+fn defend_v6(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<Conflict> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let ip = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
     let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
@@ -132,10 +139,11 @@ fn defend_v6(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<b
             if source == Ipv6Addr::UNSPECIFIED && local.has_v6(target_addr) {
                 advertise(local.mac, target_addr, queue);
             }
-            Some(false)
+            None
         }
         Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { target_addr, .. }) => {
-            Some(local.has_v6(target_addr) && ethernet.src_addr().0 != local.mac)
+            let mac = ethernet.src_addr().0;
+            (local.has_v6(target_addr) && mac != local.mac).then_some((target_addr.into(), mac))
         }
         _ => None,
     }
@@ -161,7 +169,11 @@ mod tests {
         from(&mut sent);
         while let Some(frame) = sent.front() {
             let kind = if frame[13] == 6 { Kind::Arp } else { Kind::NeighbourDiscovery };
-            conflicts += usize::from(defend(frame, kind, &local(), &mut answers));
+            if let Some((address, mac)) = defend(frame, kind, &local(), &mut answers) {
+                let PortAddresses { v4, v6, .. } = local();
+                assert!([v4[0].into(), v6[0].into()].contains(&address) && mac == PEER_MAC);
+                conflicts += 1;
+            }
             sent.pop();
         }
         let mut answered = 0;

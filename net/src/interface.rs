@@ -5,7 +5,7 @@
 //! every round (it returns at once when nothing is due), [`Interface::transmit`] to let frames
 //! out, [`Interface::poll_timeout`] before halting. Does not fragment, forward or send to itself.
 
-use crate::address_defense;
+use crate::address_defense::{self, Conflict};
 use crate::addressing::{Addressing, AddressingError};
 use crate::connections::{Connections, Name, Outside, Owner};
 use crate::delayed_replies::DelayedReplies;
@@ -50,6 +50,8 @@ pub struct Counters {
     pub conflicts: u64,
     /// TCP segments with a wrong SYN cookie, in a flood of SYNs.
     pub cookie_guesses: u64,
+    /// The last of these.
+    pub conflict: Option<Conflict>,
     /// Frames that the port took.
     pub tx_frames: u64,
     /// Frames that the port can never send.
@@ -249,7 +251,8 @@ impl Interface {
     /// Takes in what somebody asks or says about who has which address.
     fn handle_neighbour(&mut self, frame: &[u8], kind: Kind, now: Instant) {
         let conflict = address_defense::defend(frame, kind, &self.local, &mut self.queue);
-        self.counters.conflicts += u64::from(conflict);
+        self.counters.conflicts += u64::from(conflict.is_some());
+        self.counters.conflict = conflict.or(self.counters.conflict);
         match kind {
             Kind::Arp => {
                 self.neighbours.handle_arp(frame, &self.local, now);

@@ -32,8 +32,9 @@ const PVPANIC_FILE: &str = "etc/pvpanic-port";
 const COM1: u16 = 0x3f8;
 /// Stands for a document that could not be read: like one that makes no sense it closes what it may have restricted.
 const NOT_READ: &[u8] = b"(not read)";
-/// Messages that the log keeps.
-const LOG_MESSAGES: usize = 128;
+/// Messages that the log keeps at most, and bytes of RAM for each: a small machine keeps fewer.
+const LOG_MESSAGES: usize = 2000;
+const MEMORY_OF_MESSAGE: u64 = 64 << 10;
 
 /// What generators are reseeded from while the appliance runs.
 const ENTROPY: EntropySources =
@@ -50,14 +51,9 @@ pub struct Refusal {
 /// Brings everything up.
 pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     let command_line = boot.command_line();
-    // Before there is a configuration, and in case that there will be none.
-    let policy = command_line.split_ascii_whitespace();
-    let policy = policy.filter_map(|word| word.strip_prefix("isthmus.system.on_panic="));
-    if let Some(policy) = policy.filter_map(|policy| policy.parse().ok()).next_back() {
-        crash::set_policy(policy);
-    }
+    set_panic_policy(command_line);
     let mut log = None;
-    let machine = platform::bring_up(boot, |clock| *log.insert(start_log(clock)));
+    let machine = platform::bring_up(boot, |clock| *log.insert(start_log(clock, boot)));
     let machine = machine.map_err(|reason| Refusal { reason, code: power::UNPROTECTED })?;
     let platform::Bringup {
         machine,
@@ -193,13 +189,23 @@ fn scan_uhyve(
     None
 }
 
+/// Sets what is done after a panic before there is a configuration, and in case that there will be none.
+fn set_panic_policy(command_line: &str) {
+    let policy = command_line.split_ascii_whitespace();
+    let policy = policy.filter_map(|word| word.strip_prefix("isthmus.system.on_panic="));
+    if let Some(policy) = policy.filter_map(|policy| policy.parse().ok()).next_back() {
+        crash::set_policy(policy);
+    }
+}
+
 /// The log, stamped by the machine's clock, taking what the `log` crate's macros say.
-fn start_log(clock: Clock) -> &'static LogRing {
+fn start_log(clock: Clock, boot: &BootInfo) -> &'static LogRing {
     static CLOCK: OnceLock<Clock> = OnceLock::new();
     static LOG: OnceLock<LogRing> = OnceLock::new();
     let now = || CLOCK.get().map_or(Instant::ZERO, Clock::now);
     CLOCK.get_or_init(|| clock);
-    let log = LOG.get_or_init(|| LogRing::new(LOG_MESSAGES, now));
+    let messages = LOG_MESSAGES.min((platform::total_memory(boot) / MEMORY_OF_MESSAGE) as usize);
+    let log = LOG.get_or_init(|| LogRing::new(messages, now));
     // Fails only when it was called before.
     let _ = log::set_logger(log);
     log::set_max_level(log::LevelFilter::Info);

@@ -6,6 +6,7 @@ use crate::loops::LoopCounters;
 use crate::refused::Refused;
 use crate::storage_rows::StorageRows;
 use crate::unclaimed_devices::UnclaimedDevice;
+pub use crate::wall_clock::WallClock;
 use core::net::IpAddr;
 use drivers::dma;
 use drivers::hal::{Geometry, Health, Instant, PortCounters, QueueCount};
@@ -51,8 +52,8 @@ pub struct MachineStatus<'a> {
     pub facts: Facts,
     /// The present.
     pub now: Instant,
-    /// Wall clock at `Instant::ZERO`, nanoseconds since 1970.
-    pub epoch: u64,
+    /// The wall clock.
+    pub clock: WallClock,
     /// Seconds since the appliance came up.
     pub uptime: f64,
     /// What was wrong with the configuration at boot.

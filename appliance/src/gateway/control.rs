@@ -78,11 +78,13 @@ pub(super) fn poll(
         network.seen = Some(network.interface.activity());
         network.services_due = network.services_timeout();
         let addresses = &mut state.ports[i].addresses;
-        let net::Counters { conflicts, cookie_guesses, .. } = addresses.counters;
+        let net::Counters { conflict, cookie_guesses, .. } = addresses.counters;
         addresses.counters = network.interface.counters();
-        if conflicts == 0 && addresses.counters.conflicts > 0 {
-            let name = &state.ports[i].name;
-            log::warn!("{name}: another station uses an address of ours: see `show interfaces`");
+        if let Some((address, mac)) = addresses.counters.conflict.filter(|_| conflict.is_none()) {
+            let (name, mac) = (&state.ports[i].name, management::mac(mac));
+            log::warn!(
+                "{name}: duplicate address {address}: also used by {mac}; change one of them"
+            );
         }
         network.note_guesses(&state.ports[i].name, cookie_guesses, now);
         let generation = Some(network.interface.generation());
@@ -163,8 +165,8 @@ pub(super) fn transmit(networks: &mut [Network], state: &mut State, now: Instant
 
 fn carry_out(order: PingOrder, networks: &mut [Network], state: &mut State, now: Instant) {
     match order {
-        PingOrder::Start(target, count) => {
-            let options = Options { count, ..Options::default() };
+        PingOrder::Start(target, count, size) => {
+            let options = Options { count, size, ..Options::default() };
             let way = networks.iter_mut().find(|n| n.interface.next_hop(target).is_some());
             let started = way.map(|network| {
                 let ident = now.as_nanos() as u16;

@@ -110,6 +110,7 @@ mod udp_engines;
 mod upgrade;
 mod usnic;
 mod volumes;
+mod wall_clock;
 mod watchdog;
 mod worker;
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
@@ -214,7 +215,7 @@ impl Gateway {
         if control {
             controlled = control::poll(networks, state, &mut self.pages, now);
             let system = &state.document.config().system;
-            controlled += self.syslog.poll(networks, system, state.log, state.epoch, now);
+            controlled += self.syslog.poll(networks, system, state.log, &state.clock, now);
         }
         let mut sent = state.plane.transmit_fabric(now);
         if control {
@@ -320,6 +321,7 @@ impl Gateway {
         };
         let nap = nap.map(|nap| now + nap);
         let console = (!self.console_quiet).then_some(self.console_due + CONSOLE_PATIENCE);
-        Instant::first([self.control_due, self.state.poll_timeout(), nap, console])
+        let log = self.state.log.due();
+        Instant::first([self.control_due, self.state.poll_timeout(), nap, console, log])
     }
 }

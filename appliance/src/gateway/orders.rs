@@ -26,12 +26,12 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
         Order::PutInForce(path) => state.put_in_force(path),
         Order::ApplyExports => plane.storage.apply_exports(document.config()),
         Order::Save => return state.save(),
-        Order::Ping(address, count) => {
+        Order::Ping(address, count, size) => {
             if state.pinging {
                 return Err("a ping is running".into());
             }
             state.pinging = true;
-            state.ping_order = Some(PingOrder::Start(address, count));
+            state.ping_order = Some(PingOrder::Start(address, count, size));
         }
         Order::Rping(address, options) => {
             if !MEASURE {

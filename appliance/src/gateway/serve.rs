@@ -60,7 +60,10 @@ impl DataPlane {
         if let Some(server) = &mut self.storage.server {
             done += usize::from(server.poll(&mut self.storage.volumes, &mut ctx));
             while let Some(notice) = server.transport_mut().poll_notice() {
-                log::info!("rnbd: {notice}");
+                match notice.is_loss() {
+                    true => log::warn!("rnbd: {notice}"),
+                    false => log::info!("rnbd: {notice}"),
+                }
             }
         }
         done += self.storage.serve_followers();

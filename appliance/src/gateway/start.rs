@@ -25,6 +25,7 @@ use super::syslog::Syslog;
 use super::tls;
 use super::udp_engines::UdpEngines;
 use super::upgrade::Upgrade;
+use super::wall_clock;
 use super::watchdog::Keeper;
 use crate::config::{Document, Problem, Sources, command_line, slot};
 use crate::console::Console;
@@ -311,7 +312,7 @@ impl Gateway {
             }
         }
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
-        let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
+        let clock = wall_clock::read(machine.unix_seconds(), machine.now(), &facts, log);
         storage.share(&waker, &loops.with_ports());
         let queues = core::mem::take(&mut loops.queues);
         let workers = loops.start(|core, spare, theirs| {
@@ -369,7 +370,7 @@ impl Gateway {
             facts,
             started: now,
             now,
-            epoch: epoch.saturating_sub(now.as_nanos()),
+            clock,
             kept: document.config().clone(),
             saving: None,
             document,

@@ -1,5 +1,5 @@
-//! The commit that an image names itself by, and when that was made. It is written into the image after linking, so that a commit, or a change
-//! of what is no part of the image, compiles nothing anew.
+//! The commit that an image names itself by, and when that was made. They are written into the image after linking, so
+//! that a commit, or a change of what is no part of the image, compiles nothing anew.
 
 use std::fs;
 use std::path::Path;

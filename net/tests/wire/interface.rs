@@ -138,6 +138,7 @@ fn new_addresses_are_announced_and_conflicts_counted() {
     wire.nodes[1].set_addressing(fixed("10.0.0.1/24"), now).unwrap();
     wire.settle();
     assert_eq!(wire.nodes[0].counters().conflicts, 1);
+    assert!(wire.nodes[0].counters().conflict.is_some());
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn the_queue_depth_stays_when_a_volume_in_memory_was_made() -> Result<()> {
     vm.run("set rnbd.queue_depth 256")?.lacks("error")?;
     vm.run("save")?.contains("saved")?;
     vm.reboot()?;
-    vm.run("show log")?.contains("as memory goes")?.lacks("as before")?;
+    vm.run("show log")?.contains("too little memory")?.lacks("as before")?;
     Ok(())
 }
 

@@ -288,3 +288,32 @@ fn client_hello() -> Result<Vec<u8>> {
     openssl.wait()?;
     Ok([&head[..], &hello].concat())
 }
+
+/// A certificate with its issuers is longer than other lines; it is set on the console, and served after a reboot.
+#[test]
+fn a_pair_with_its_chain_is_set_on_the_console() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (certificate, key) = make_pair(directory.path())?;
+    let line =
+        |path: &str| Ok::<_, anyhow::Error>(std::fs::read_to_string(path)?.replace('\n', " "));
+    let disk = tempfile::NamedTempFile::new()?;
+    std::fs::write(disk.path(), config_disk(Some("[system]\nhostname = \"a\"\n"))?)?;
+    let mut vm = boot(spec()?.disk(Disk::new(disk.path())))?;
+    // Eight of them: the first is the key's.
+    let chain = line(&certificate)?.repeat(8);
+    ensure!(chain.len() > 4096, "too short to be a case: {}", chain.len());
+    vm.run(&format!("set http.certificate {}", chain.trim()))?.lacks("error")?;
+    let secret = line(&key)?;
+    vm.run(&format!("set http.key {}", secret.trim()))?.lacks("error")?.lacks(secret.trim())?;
+    vm.run("set http.tls true")?.lacks("error")?;
+    vm.press("\x1b[A\x1b[A\r")?.lacks("PRIVATE")?;
+    vm.run("save")?.contains("saved")?;
+    vm.kill();
+    let mut server = start(spec()?.disk(Disk::new(disk.path())))?;
+    ensure!(server.told("certificate_of")? == "configuration");
+    let (good, said) = server.curl(&["--cacert", &certificate], "/healthz")?;
+    ensure!(good && said == "ok\n", "{said}");
+    let (_, metrics) = server.curl(&["--cacert", &certificate], "/metrics")?;
+    ensure!(metrics.contains("isthmus_tls_certificate_not_after_seconds "), "{metrics}");
+    Ok(())
+}

@@ -394,7 +394,7 @@ fn what_comes_up_without_its_network_is_followed_by_what_ran_before() -> Result<
     };
     link(&mut vm, false)?;
     vm.wait_for_within("slot a (deaf) is on trial", START)?;
-    vm.wait_for_within("not ready, as what ran before was: net0: no link", START)?;
+    vm.wait_for_within("trial not ready: net0: no link", START)?;
     vm.wait_for_within("it is started again (net0: no link)", Duration::from_secs(500))?;
     link(&mut vm, true)?;
     vm.wait_for_within("slot a did not come up", START)?;

@@ -54,8 +54,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use timer::Timer;
 use uart::Uart;
 
-/// The commit and zeroes, 16 bytes, then when it was made, in seconds since 1970. `./isthmus build` fills it after linking: a commit that changes nothing of the image compiles
-/// nothing anew.
+/// The commit and zeroes, 16 bytes, then when it was made, in seconds since 1970, little-endian. `./isthmus build` fills
+/// it after linking: a commit that changes nothing of the image compiles nothing anew.
 #[used]
 #[unsafe(link_section = ".isthmus.commit")]
 static COMMIT: [u8; 24] = *b"unknown\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";

@@ -116,7 +116,10 @@ pub(super) fn delete(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
         return Err(format!("session {session} has it open; `device close {device} {session}`"));
     }
     if let Some(export) = config.export.iter().find(|export| export.volume.as_str() == name) {
-        return Err(format!("export {0} is of it; `export remove {0}`", export.name));
+        return Err(format!(
+            "volume is exported as {0}; run `export remove {0}` first",
+            export.name
+        ));
     }
     if storage.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
         return Err("it is busy; try again".into());

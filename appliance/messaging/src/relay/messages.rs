@@ -149,7 +149,8 @@ impl Relay {
             Place::Message(_) => longest.iter().map(|&it| Frames::memory(it) as u64).sum(),
         };
         if !world.engine.admission.take(memory) {
-            self.counters.refused += 1;
+            let advice = "there is no memory for its longest messages: a smaller max_message, fewer connections, or more memory";
+            self.refuse(key, "memory", advice, world);
             self.end(key, true, world);
             return false;
         }

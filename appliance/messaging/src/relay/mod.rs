@@ -316,7 +316,20 @@ impl Relay {
                     self.queue(key);
                 }
             }
-            Event::Refused(count) => self.counters.refused += count,
+            Event::Refused(count) => self.found_no_place(count, world),
+        }
+    }
+
+    /// So many peers of a transport of messages found all places taken.
+    #[cold]
+    fn found_no_place<P: Provider + ?Sized>(&mut self, count: u64, world: &mut World<'_, '_, P>) {
+        self.counters.refused += count;
+        let (reason, advice) =
+            ("connections", "all its places are taken: raise rule.N.connections, or close some");
+        self.note_refused(None, reason, advice.into(), world);
+        // Of the others it is known how many there were.
+        if count > 1 {
+            world.engine.admission.refusals.count("connection", reason, count - 1);
         }
     }
 

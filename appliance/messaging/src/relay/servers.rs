@@ -7,7 +7,11 @@ use super::streams::Backs;
 use super::{MAX_NOTICES, Place, Relay, World, messages};
 use crate::names::Target;
 use crate::transport::{Over, Reason, Transport};
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::string::{String, ToString};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use net::refusal::Refusal;
 use verbs::Provider;
 
 /// A client whose address is not known any more.
@@ -18,7 +22,7 @@ impl Relay {
     pub(super) fn dial<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
         loop {
             let Some(backend) = self.balance.choose(self.relayed[key].tried) else {
-                self.counters.refused += 1;
+                self.refuse(key, "no_server", self.no_server(), world);
                 return self.end_for(key, true, Reason::NoServer, world);
             };
             let relayed = &mut self.relayed[key];
@@ -31,6 +35,50 @@ impl Relay {
             self.balance.left(backend);
             self.backend_failed(backend);
         }
+    }
+
+    /// Why no server answers a client, and what to do.
+    #[cold]
+    fn no_server(&self) -> String {
+        let backends = self.balance.backends();
+        let first = backends.first().map(|one| one.address.to_string()).unwrap_or_default();
+        let which = match backends.len() {
+            0 | 1 => first,
+            count => format!("{first} and {} more", count - 1),
+        };
+        format!(
+            "no server of the rule answers ({which}): start one, or correct rule.N.backend; `show smc rules` lists them"
+        )
+    }
+
+    /// Notes that a client was refused.
+    #[cold]
+    pub(super) fn refuse<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        reason: &'static str,
+        advice: impl Into<Cow<'static, str>>,
+        world: &mut World<'_, '_, P>,
+    ) {
+        self.counters.refused += 1;
+        let who = match self.relayed[key].front {
+            Place::Stream((at, id)) => self.fronts[at].ends(id).map(|(_, remote)| remote.ip()),
+            Place::Message(_) => None,
+        };
+        self.note_refused(who, reason, advice.into(), world);
+    }
+
+    /// Notes the refusal of a connection to this rule.
+    pub(super) fn note_refused<P: Provider + ?Sized>(
+        &self,
+        who: Option<IpAddr>,
+        reason: &'static str,
+        advice: Cow<'static, str>,
+        world: &mut World<'_, '_, P>,
+    ) {
+        let asked = format!("rule {}", self.rule.name);
+        let refusal = Refusal { who, what: "connection", asked, reason, advice };
+        world.engine.admission.refusals.push(refusal);
     }
 
     /// Begins to connect to the server of a connection; false if there is no way or no room.

@@ -68,12 +68,19 @@ pub use values::{
     RoceBy, SessionName, Sha256, Size,
 };
 
-/// Whether the value at a path is nobody's business: it is neither shown nor logged.
+/// Last parts of the paths of keys whose values are secrets, or show what a secret is.
+const SECRETS: [&str; 3] = ["key", "token_sha256", "upgrade_key"];
+
+/// Whether the value at a path is a secret, or one may be meant by a mistyped path: it is neither logged nor recalled.
 pub fn is_secret(path: &str) -> bool {
-    path == "http.key"
+    let last = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    ["key", "token", "secret", "passw"].iter().any(|word| last.contains(word))
+        || crate::suggestion::nearest(&last, SECRETS.into_iter()).is_some()
 }
 
 #[cfg(test)]
 mod manual_tests;
+#[cfg(test)]
+mod mistake_tests;
 #[cfg(test)]
 mod tests;

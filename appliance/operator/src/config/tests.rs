@@ -306,7 +306,7 @@ fn entries_are_made_step_by_step_in_any_order() {
                 }
                 assert_eq!(document.pending().len(), 1, "{entry}.{key}");
                 assert_eq!(document.config(), &before, "not in force");
-                assert!(document.pending_toml().contains(&format!("{entry} lacks ")));
+                assert!(document.pending_toml().contains(&format!("{entry}: still missing: ")));
                 assert_eq!(check(document.to_toml().as_bytes()).as_ref(), Ok(&before));
             }
             document.set(&format!("{entry}.{}", last.0), last.1).unwrap();
@@ -322,7 +322,7 @@ fn what_is_being_made_keeps_nothing_else_from_being_changed() {
     document.set("rule.0.name", "a").unwrap();
     assert_eq!(
         document.pending_at("rule.0.listen").unwrap().to_string(),
-        "rule.0 lacks listen, backend \
+        "rule.0: still missing: listen, backend \
         (0 servers; accepted: 1 to 64)"
             .replace(", backend (0 servers; accepted: 1 to 64)", "")
     );

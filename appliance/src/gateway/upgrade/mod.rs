@@ -380,8 +380,8 @@ impl Upgrade {
         }
         if !core::mem::replace(&mut self.waits, true) {
             log::warn!(
-                "upgrade: not ready, as what ran before was: {why}. It has until {} s after its start, or `upgrade confirm`",
-                GIVES_UP.as_secs()
+                "upgrade: trial not ready: {why}. Rolls back in {} s unless ready or `upgrade confirm`",
+                self.gives_up_at.since(now).as_secs()
             );
         }
         self.confirm_at = Some(now + LOOKS);

@@ -28,7 +28,7 @@ oversubscribe = 4096
 
 [limits]
 sessions_per_host = 64
-memory_per_host = "16TiB"
+memory_per_host = \"16TiB\"
 ";
 /// Machines between which the smallest is looked for, in MiB.
 const LEAST: u32 = 16;
