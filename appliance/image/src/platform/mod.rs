@@ -47,7 +47,7 @@ use appliance::log_ring::LogRing;
 use boot::acpi::Tables;
 use boot::{BootInfo, Kind, MemoryMap};
 use core::ptr::NonNull;
-use drivers::hal::{Arena, Claim, Claims, Interrupt, Platform, Registers, Window};
+use drivers::hal::{Arena, Claim, Claims, Interrupt, Mmio, Platform, Registers, Window};
 #[cfg(not(feature = "uhyve"))]
 use drivers::virtio::Slot;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -156,13 +156,7 @@ pub fn bring_up(
         build: build.leak(),
     });
     iommu::turn_off(acpi.as_ref(), &boot.memory, &clock, &mut devices.arena);
-    let pci = ConfigSpace::detect(acpi.as_ref(), |address, len| {
-        if !devices.claim(address, len, Claim::Registers) {
-            return None;
-        }
-        // SAFETY: ACPI says that configuration space lies there, and no memory does (checked).
-        unsafe { paging::map_registers(address, len, &mut devices.arena) }
-    });
+    let pci = ConfigSpace::detect(acpi.as_ref(), |at, len| devices.map_config_space(at, len));
     #[cfg(not(feature = "uhyve"))]
     let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
     timer.start();
@@ -227,6 +221,15 @@ impl Devices {
     /// Claims what a device says to be its own, if it can be.
     fn claim(&mut self, address: u64, len: usize, what: Claim) -> bool {
         is_of_device(self.memory, address, len) && self.claims.take(address, len, what)
+    }
+
+    /// Maps a stretch of PCI configuration space, as ACPI says where it is.
+    fn map_config_space(&mut self, address: u64, len: usize) -> Option<Mmio> {
+        if !self.claim(address, len, Claim::Registers) {
+            return None;
+        }
+        // SAFETY: ACPI says that configuration space lies there, and no memory does (checked).
+        unsafe { paging::map_registers(address, len, &mut self.arena) }
     }
 }
 

@@ -143,6 +143,7 @@ fn attempts(it: &mut Against, end: impl Fn(&mut Against)) -> Vec<u64> {
         match it.machine.node.next_stream_order() {
             Some((_, StreamOrder::Open(stream))) => {
                 times.push(it.machine.now.since(start).as_millis() as u64);
+                assert!(times.len() < 1000, "it does not pause");
                 it.stream = stream;
                 it.machine.node.stream_opened(it.link, stream, it.machine.now);
                 let conn = crate::wire::tcp::Header::new(crate::wire::tcp::Kind::Connect, 0, 0, 0);
