@@ -207,11 +207,11 @@ fn client_that_goes_while_its_server_is_dialled_disturbs_no_other_connection() {
     w.adjust(rule(RULE, (2, 7003), true)).unwrap();
     let mut users = Connector::new(MANY, 8);
     let to = SocketAddr::from((ip(1), RULE));
-    let mut open = |w: &mut World, users: &mut Connector| {
+    let open = |w: &mut World, users: &mut Connector| {
         users.connect(&mut w.host.interface, to, false).unwrap()
     };
     let good = open(&mut w, &mut users);
-    let mut echo = |w: &mut World, users: &mut Connector| {
+    let echo = |w: &mut World, users: &mut Connector| {
         let mut wrote = 0;
         for _ in 0..4000 {
             if wrote == 0 {

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use boot_tests::{boot, spec};
+use boot_tests::{boot, keeps_configuration, spec};
 use launch::image::config_disk;
 use launch::qemu::{Nic, Spec, Vm, free_port};
 
@@ -298,7 +298,7 @@ fn a_pair_with_its_chain_is_set_on_the_console() -> Result<()> {
         |path: &str| Ok::<_, anyhow::Error>(std::fs::read_to_string(path)?.replace('\n', " "));
     let disk = tempfile::NamedTempFile::new()?;
     std::fs::write(disk.path(), config_disk(Some("[system]\nhostname = \"a\"\n"))?)?;
-    let mut vm = boot(spec()?.disk(Disk::new(disk.path())))?;
+    let mut vm = boot(spec()?.disk(keeps_configuration(disk.path())))?;
     // Eight of them: the first is the key's.
     let chain = line(&certificate)?.repeat(8);
     ensure!(chain.len() > 4096, "too short to be a case: {}", chain.len());
@@ -309,7 +309,7 @@ fn a_pair_with_its_chain_is_set_on_the_console() -> Result<()> {
     vm.press("\x1b[A\x1b[A\r")?.lacks("PRIVATE")?;
     vm.run("save")?.contains("saved")?;
     vm.kill();
-    let mut server = start(spec()?.disk(Disk::new(disk.path())))?;
+    let mut server = start(spec()?.disk(keeps_configuration(disk.path())))?;
     ensure!(server.told("certificate_of")? == "configuration");
     let (good, said) = server.curl(&["--cacert", &certificate], "/healthz")?;
     ensure!(good && said == "ok\n", "{said}");
