@@ -7,6 +7,7 @@ use super::pipe::Side;
 use super::probe::Probe;
 use super::{Place, Relay, Relayed, Rule, World, messages};
 use crate::names::{Listen, Target};
+use crate::transport::Transport;
 use alloc::vec::Vec;
 use core::time::Duration;
 use net::connector;
