@@ -61,7 +61,7 @@ impl World {
         let now = Instant::from_nanos(1_000_000_000);
         let [mut gateway, mut host] = [1, 2].map(|n| Machine::new(n, now));
         gateway.echo(true, LIMITS);
-        host.echo(false, MANY);
+        host.echo(true, MANY);
         gateway.add_rule("r", relayed(), 1, now);
         let named = |rule: Rule, name: &str| Rule { name: name.into(), limits: MANY, ..rule };
         host.add_rule("echo", named(rule(TO_ECHO, (1, ECHO_PORT), true), "echo"), 2, now);
@@ -203,8 +203,7 @@ fn removed_rule_in_the_middle_of_a_first_contact_lets_the_next_through() {
 fn client_that_goes_while_its_server_is_dialled_disturbs_no_other_connection() {
     let mut w = World::new();
     // The gateway's rule goes to the host over SMC-R.
-    w.host.add_rule("smc", rule(7003, (2, ECHO_PORT), false), 9, w.now);
-    w.adjust(rule(RULE, (2, 7003), true)).unwrap();
+    w.adjust(rule(RULE, (2, ECHO_PORT), true)).unwrap();
     let mut users = Connector::new(MANY, 8);
     let to = SocketAddr::from((ip(1), RULE));
     let open = |w: &mut World, users: &mut Connector| {

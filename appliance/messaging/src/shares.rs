@@ -10,13 +10,15 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use net::Interface;
 use net::connector::{ConnectionHandle, Connector};
-use net::tcp::{Closed, Limits};
+use net::tcp::{Closed, Limits, Listener};
 use smcr::admission::{Admission, Gate, share_of};
 use smcr::echo::ECHO_PORT;
 use std::vec;
 use std::vec::Vec;
 
 const STEP: Duration = Duration::from_millis(1);
+/// The port of the rules' server.
+const SERVER: u16 = 9000;
 /// What a connector may have.
 const MANY: Limits = Limits { connections: 5000, receive: 1 << 10, transmit: 1 << 10 };
 
@@ -25,6 +27,7 @@ struct World {
     now: Instant,
     gateway: Machine,
     hosts: [(Interface, Connector); 2],
+    server: Listener,
 }
 
 impl World {
@@ -41,11 +44,10 @@ impl World {
                 name: std::format!("r{n}"),
                 listen: Listen::Port(RULE + n),
                 offers: false,
-                // Nobody answers there: connections wait.
-                backends: vec![Target::Socket(SocketAddr::from((ip(9), 9)))],
+                backends: vec![Target::Socket(SocketAddr::from((ip(3), SERVER)))],
                 smc: false,
                 proxy: false,
-                connect_timeout: Duration::from_secs(1000),
+                connect_timeout: Duration::from_secs(3),
                 idle_timeout: None,
                 health_interval: None,
                 gate: Gate { per_host: Some(share_of(64)), ..Gate::default() },
@@ -56,7 +58,10 @@ impl World {
             gateway.add_rule(&std::format!("r{n}"), rule, n, now);
         }
         let host = |n| (interface(n, now), Connector::new(MANY, n.into()));
-        World { now, gateway, hosts: [2, 3].map(host) }
+        let mut hosts = [2, 3].map(host);
+        // It takes what comes, and says nothing.
+        let server = Listener::new(&mut hosts[1].0, SERVER, MANY);
+        World { now, gateway, hosts, server }
     }
 
     fn step(&mut self) {
@@ -67,6 +72,7 @@ impl World {
         for (host, _) in &mut self.hosts {
             said.iter().for_each(|frame| host.handle_frame(frame, now));
         }
+        while self.server.accept(&mut self.hosts[1].0, now).is_some() {}
         for (host, _) in &mut self.hosts {
             let said = frames(host, now);
             self.gateway.hear(&[said, Vec::new()], now);
