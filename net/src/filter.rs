@@ -78,7 +78,14 @@ fn accept_v4(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
 fn accept_v6(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
     let packet = Ipv6Packet::new_checked(packet).ok()?;
     let (source, destination) = (packet.src_addr(), packet.dst_addr());
-    if source.is_loopback() || destination.is_loopback() || local.has_v6(source) {
+    if source.is_loopback() || destination.is_loopback() {
+        return None;
+    }
+    // A station with one of our addresses is to be noticed by what it advertises.
+    let message = packet.payload().first().copied().map(Icmpv6Message::from);
+    let advertises = packet.next_header() == IpProtocol::Icmpv6
+        && message == Some(Icmpv6Message::NeighborAdvert);
+    if local.has_v6(source) && !advertises {
         return None;
     }
     if source.is_multicast() {

@@ -9,6 +9,7 @@ use crate::report::Value;
 use crate::status::{DiskStatus, PoolStatus, PortStatus, TlsStatus};
 use crate::{linx, manage, ntb, rapidio, smc, upgrade, usnic};
 use drivers::hal::{Features, Health, QueueCount};
+use net::MtuOrigin;
 use verbs::OnDemandStatus;
 
 /// The report on one topic.
@@ -201,11 +202,16 @@ fn interface(port: &PortStatus<'_>) -> Value {
     let (counters, card) = (&port.report.counters, &port.report.card);
     let [a, b, c, d, e, f] = port.mac;
     let texts = |list: &[String]| Value::list(list.iter().cloned().map(Value::from));
+    let card_alone = [(port.mtu, MtuOrigin::Card); 2];
+    let [v4, v6] = port.addresses.mtus.unwrap_or(card_alone).map(|(mtu, of)| (mtu, of.to_string()));
     Value::object([
         ("name", port.name.to_string().into()),
         ("link", if port.link { "up" } else { "down" }.into()),
         ("mac", format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}").into()),
-        ("mtu", port.mtu.into()),
+        ("mtu", v4.0.into()),
+        ("mtu_of", v4.1.into()),
+        ("ipv6_mtu", v6.0.into()),
+        ("ipv6_mtu_of", v6.1.into()),
         ("addresses", texts(&port.addresses.list)),
         ("gateways", texts(&port.addresses.gateways)),
         ("dhcp_lease", port.addresses.lease.into()),

@@ -1,6 +1,6 @@
 //! The control plane's stage of a round: the interfaces with what stands on them, and the frames to them and from them.
 
-use super::network::{Network, tell_addresses, verdict};
+use super::network::{Network, log_notices, tell_addresses, verdict};
 use super::plane::DataPlane;
 use super::ports::QueueSlot;
 use super::rdma_stack::RdmaStack;
@@ -77,12 +77,8 @@ pub(super) fn poll(
         network.seen = Some(network.interface.activity());
         network.services_due = network.services_timeout();
         let addresses = &mut state.ports[i].addresses;
-        let conflicts = addresses.counters.conflicts;
         addresses.counters = network.interface.counters();
-        if conflicts == 0 && addresses.counters.conflicts > 0 {
-            let name = &state.ports[i].name;
-            log::warn!("{name}: another station uses an address of ours: see `show interfaces`");
-        }
+        log_notices(&mut network.interface, &state.ports[i].name);
         let generation = Some(network.interface.generation());
         if network.generation != generation {
             tell_addresses(&network.interface, &mut state.ports[i]);
