@@ -17,13 +17,14 @@ use crate::dhcp::{Client, Lease};
 use crate::filter::{self, Kind};
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
 use crate::mld;
+use crate::mss;
 use crate::neighbour::{Resolution, Table};
 use crate::notices::{Notice, Notices};
 use crate::outbox::Outbox;
 use crate::port_addresses::{self, PortAddresses};
 use crate::probes::Probes;
 use crate::routes::Routes;
-use crate::segment::Segment;
+use crate::segment::{SYN, Segment};
 use crate::slaac::Slaac;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -83,6 +84,8 @@ pub struct Interface {
     host_name: Option<&'static str>,
     slaac: Option<Slaac>,
     probes: Probes,
+    /// When one of these has something to do.
+    addresses_due: Option<Instant>,
     defence: Defence,
     notices: Notices,
     neighbours: Table,
@@ -133,6 +136,7 @@ impl Interface {
             host_name: None,
             slaac: None,
             probes: Probes::default(),
+            addresses_due: None,
             defence: Defence::default(),
             notices: Notices::default(),
             neighbours: Table::new(NEIGHBOURS),
@@ -169,6 +173,7 @@ impl Interface {
                 }
             }
             Kind::RouterAdvertisement => {
+                self.addresses_due = Some(now);
                 let notices = &mut self.notices;
                 if self.slaac.as_mut().is_some_and(|s| s.handle_advertisement(frame, notices, now))
                 {
@@ -176,6 +181,7 @@ impl Interface {
                 }
             }
             Kind::Dhcp => {
+                self.addresses_due = Some(now);
                 if let Some(client) = &mut self.dhcp {
                     client.handle_frame(frame, &mut self.notices, now);
                 }
@@ -190,8 +196,17 @@ impl Interface {
             self.counters.rx_filtered += 1;
             return;
         };
+        // What the peer offers is what we keep to.
+        let mtu = self.routes.mtu_to(segment.ends.remote);
+        let opens = segment.flags & SYN != 0;
+        let clamped = opens.then(|| mss::clamp(frame, mtu)).flatten();
         let (connections, mut outside) = self.outside(now);
-        connections.handle_segment(frame, &segment, from, &mut outside);
+        match clamped.as_deref().and_then(|frame| Some((frame, Segment::of(frame)?))) {
+            Some((frame, segment)) => {
+                connections.handle_segment(frame, &segment, from, &mut outside);
+            }
+            None => connections.handle_segment(frame, &segment, from, &mut outside),
+        }
     }
 
     /// Takes in what somebody asks or says about who has which address.
@@ -252,14 +267,15 @@ impl Interface {
         let (connections, mut outside) = self.outside(now);
         connections.poll(&mut outside);
         self.poll_sockets(now);
-        self.poll_addresses(now);
+        if self.addresses_due.is_some_and(|due| due <= now) {
+            self.poll_addresses(now);
+        }
         self.neighbours.poll(now, &self.local, &mut self.queue);
         self.settle_neighbours();
-        let addresses = self.addresses_timeout();
         let neighbours = self.neighbours.poll_timeout();
         let (connections, hold) = (self.connections.poll_timeout(), self.hold.poll_timeout());
         self.deadline =
-            Instant::first([self.sockets_due, addresses, neighbours, connections, hold]);
+            Instant::first([self.sockets_due, self.addresses_due, neighbours, connections, hold]);
     }
 
     /// Sends what sockets that are none of TCP's have to send.
@@ -297,7 +313,10 @@ impl Interface {
     pub fn transmit(&mut self, port: &mut (impl Port + ?Sized), mut sent: impl FnMut(&Packet<'_>)) {
         let was_full = self.queue.is_full();
         while let Some(frame) = self.queue.front() {
-            let packet = Packet { header: frame, payload: &[], trailer: &[] };
+            let mtu = frame.get(ETHERNET_HEADER..).map_or(self.mtu, |p| self.routes.mtu_of(p));
+            let clamped = if mtu < self.mtu { mss::clamp(frame, mtu) } else { None };
+            let header = clamped.as_deref().unwrap_or(frame);
+            let packet = Packet { header, payload: &[], trailer: &[] };
             match port.transmit(&packet) {
                 Ok(()) => {
                     sent(&packet);

@@ -86,6 +86,7 @@ mod listen_table;
 mod messages;
 pub mod metrics;
 mod mld;
+mod mss;
 mod neighbour;
 mod neighbours;
 mod notices;

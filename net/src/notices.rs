@@ -1,5 +1,5 @@
-//! What an operator should learn of an interface, for the log. Other stations cause most of it, so each subject is
-//! reported once in a while only, and a kind of report a few times a minute at most.
+//! Lines for the log about an interface. Other stations cause most of them, so each subject is reported once in a
+//! while only, and a topic a few times a minute at most.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;

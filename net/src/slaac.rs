@@ -116,6 +116,7 @@ impl Slaac {
         let (source, destination) = (ip.src_addr(), ip.dst_addr());
         let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
         let good = icmp.msg_type() == Icmpv6Message::RouterAdvert
+            && icmp.msg_code() == 0
             && icmp.verify_checksum(&source, &destination)
             && source.is_unicast_link_local()
             && are_sound(icmp.payload());

@@ -1,4 +1,4 @@
-//! What a server offers or grants, checked. What cannot be used is refused or left out, and the log says why.
+//! Leases that a server offers or grants, and their checks. What cannot be used is refused or left out, and the log says why.
 
 use super::message::{Message, Value, code};
 use crate::notices::{Notices, Topic};

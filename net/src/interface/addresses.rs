@@ -85,6 +85,7 @@ impl Interface {
     pub fn detect_duplicates(&mut self, now: Instant) {
         self.now = now;
         self.queue.clear();
+        self.groups.clear();
         self.probes.enable();
         self.apply();
     }
@@ -144,7 +145,7 @@ impl Interface {
                 self.apply();
             }
         }
-        let source = self.local.v6.iter().find(|ip| ip.is_unicast_link_local()).copied();
+        let source = self.link_local();
         if self.slaac.as_mut().is_some_and(|slaac| slaac.poll(now, source, &mut self.queue)) {
             self.apply();
         }
@@ -158,13 +159,9 @@ impl Interface {
         if self.probes.poll(self.local.mac, &mut self.queue, now) {
             self.apply();
         }
-    }
-
-    /// When [`Interface::poll_addresses`] has something to do.
-    pub(super) fn addresses_timeout(&self) -> Option<Instant> {
         let dhcp = self.dhcp.as_ref().and_then(Client::poll_timeout);
         let slaac = self.slaac.as_ref().and_then(Slaac::poll_timeout);
-        Instant::first([dhcp, slaac, self.probes.poll_timeout()])
+        self.addresses_due = Instant::first([dhcp, slaac, self.probes.poll_timeout()]);
     }
 
     /// It became known whether a station answers: another router is taken, if it is the one in use that does not.
@@ -173,6 +170,7 @@ impl Interface {
         // An entry that is only gone says nothing.
         let known = answers || self.neighbours.is_silent(ip, self.now);
         let now = self.now;
+        self.addresses_due = Some(now);
         if known && self.slaac.as_mut().is_some_and(|slaac| slaac.heard(router, answers, now)) {
             self.apply();
         }
@@ -183,6 +181,7 @@ impl Interface {
         let Claim { ip, mac, probes } = claim;
         let (ours, other) = (Mac(self.local.mac), Mac(mac));
         if self.probes.is_tentative(ip) {
+            self.addresses_due = Some(now);
             self.counters.conflicts += 1;
             let leased = self.lease.is_some_and(|l| IpAddr::V4(l.address.address()) == ip);
             if let Some(client) = self.dhcp.as_mut().filter(|_| leased) {
@@ -199,6 +198,7 @@ impl Interface {
             self.defence.defend(claim, &self.local, &mut self.queue, now);
             if !probes {
                 self.counters.conflicts += 1;
+                self.addresses_due = Some(now);
                 self.probes.found(ip, now);
                 self.notices.report(Topic::Duplicate, ip, Severity::Warning, now, || {
                     format!(
@@ -239,9 +239,11 @@ impl Interface {
         wanted.retain(|wanted| self.probes.may_use(wanted.cidr.address().into()));
         let used: Vec<IpCidr> = wanted.iter().map(|wanted| wanted.cidr).collect();
         self.attention = true;
+        self.addresses_due = Some(self.now);
         let removed = |cidr: &IpCidr| !used.contains(cidr);
         let has_lost = self.routes.addresses.iter().any(removed);
         let changed = self.routes.addresses != used;
+        let source = self.link_local();
         if changed {
             self.stack.update_ip_addrs(|list| {
                 list.clear();
@@ -273,7 +275,8 @@ impl Interface {
                 address_defense::announce(&self.local, &mut self.queue);
             }
         }
-        if groups != self.groups {
+        // Reports from nobody count for switches only (RFC 3590 section 4).
+        if groups != self.groups || source.is_none() && self.link_local().is_some() {
             self.groups = groups;
             self.report_groups(Occasion::Joined);
         }
@@ -297,11 +300,14 @@ impl Interface {
         ips.filter(listens).filter_map(v6).collect()
     }
 
+    /// The link-local address, if it may be used.
+    fn link_local(&self) -> Option<Ipv6Addr> {
+        self.local.v6.iter().find(|ip| ip.is_unicast_link_local()).copied()
+    }
+
     /// Reports to switches and routers which groups we listen to.
     pub(super) fn report_groups(&mut self, occasion: Occasion) {
-        // Until the link-local address is ours, reports come from none (RFC 3590).
-        let link_local = self.local.v6.iter().find(|ip| ip.is_unicast_link_local());
-        let source = link_local.copied().unwrap_or(Ipv6Addr::UNSPECIFIED);
+        let source = self.link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
         let members =
             PortAddresses { mac: self.local.mac, v4: Vec::new(), v6: self.groups.clone() };
         mld::report(&members, source, occasion, &mut self.queue);

@@ -1,7 +1,9 @@
 //! The DHCP client with servers that refuse, or that offer what cannot be used.
 
 use crate::dhcp_server::*;
+use crate::segment;
 use drivers::hal::{Instant, Severity};
+use net::tcp::{Limits, Listener};
 use net::{Addressing, MtuOrigin};
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -374,6 +376,24 @@ fn mtu_of_a_lease_counts_within_its_limits() {
     }
     let world = granted(&[MASK, TEN_MINUTES, (26, &[0, 0, 5, 120])], seconds(1));
     assert_eq!(world.interface.mtus()[0].0, 1500, "of a wrong length");
+}
+
+#[test]
+fn mtu_of_a_lease_limits_segments() {
+    let mut world = granted(&[MASK, TEN_MINUTES, (26, &[5, 120])], seconds(1));
+    let limits = Limits { connections: 1, receive: 4096, transmit: 16_384 };
+    let mut listener = Listener::new(&mut world.interface, segment::PORT, limits);
+    let (client, ours, station) = (SERVER.into(), ADDRESS.into(), 101);
+    world.frames.clear();
+    world.interface.handle_frame(&segment::syn(station, client, ours), world.now);
+    world.run(Duration::from_millis(10), &mut |_| Vec::new());
+    let (mss, ack) = segment::handshake(&world.frames, station, client, ours).unwrap();
+    assert_eq!(mss, 1360);
+    world.interface.handle_frame(&ack, world.now);
+    let stream = listener.accept(&mut world.interface, world.now).unwrap();
+    listener.write(&mut world.interface, stream, &[7; 6000]).unwrap();
+    world.run(seconds(3), &mut |_| Vec::new());
+    assert_eq!(segment::lengths(&world.frames).iter().max(), Some(&1400));
 }
 
 #[test]

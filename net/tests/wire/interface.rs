@@ -239,8 +239,9 @@ fn damaged_frames_do_no_harm() {
         wire.settle();
         wire.log.clear();
     }
-    // A damaged frame may name a wrong hardware address, which is believed for a minute.
+    // A damaged frame may name a wrong hardware address, which is believed for a minute, and used while it is verified.
     wire.pass(Duration::from_secs(61), Duration::from_secs(1));
-    let events = ping(&mut wire, "10.0.0.2", Options { count: 1, ..Options::default() });
-    assert!(matches!(events[0], Event::Reply { .. }));
+    let events = ping(&mut wire, "10.0.0.2", Options { count: 4, ..Options::default() });
+    let answered = events.iter().filter(|event| matches!(event, Event::Reply { .. })).count();
+    assert!(answered >= 2, "{events:?}");
 }

@@ -11,5 +11,6 @@ mod http;
 mod interface;
 mod noise;
 mod router;
+mod segment;
 mod syslog;
 mod tcp;

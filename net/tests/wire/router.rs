@@ -1,8 +1,10 @@
 //! Router advertisements, and addresses that other stations have, on a link with virtual time.
 
 use crate::common::{fixed, mac};
+use crate::segment;
 use drivers::hal::{Instant, Severity};
 use net::ping::{Options, Ping, StartError};
+use net::tcp::{Limits, Listener};
 use net::{Addressing, Interface, MtuOrigin, Notice};
 use netsim::Collector;
 use smoltcp::wire::Icmpv6Packet;
@@ -268,6 +270,33 @@ fn mtu_of_a_router_limits_ipv6_alone() {
 }
 
 #[test]
+fn mtu_of_a_router_limits_segments_of_ipv6_alone() {
+    let addressing = Addressing { slaac: true, ..fixed("10.0.0.1/24") };
+    let mut world = World::new(addressing, false);
+    world.stations = vec![(ip("fd07::9"), 9)];
+    world.hear(&advertisement(1, 0, 1800, &[mtu(1280), prefix("fd07::", 0xc0, 9000, 9000)]));
+    let limits = Limits { connections: 2, receive: 4096, transmit: 16_384 };
+    let mut listener = Listener::new(&mut world.interface, segment::PORT, limits);
+    let v4: [IpAddr; 2] = ["10.0.0.9", "10.0.0.1"].map(|ip| ip.parse().unwrap());
+    let v6: [IpAddr; 2] = ["fd07::9", "fd07::ff:fe00:1"].map(|ip| ip.parse().unwrap());
+    for ([client, ours], wanted, longest) in [(v6, 1220, Some(&1280)), (v4, 1460, None)] {
+        world.frames.clear();
+        world.hear(&segment::syn(9, client, ours));
+        let frames =
+            |world: &World| world.frames.iter().map(|(_, f)| f.clone()).collect::<Vec<_>>();
+        let (mss, ack) = segment::handshake(&frames(&world), 9, client, ours).unwrap();
+        assert_eq!(mss, wanted);
+        world.hear(&ack);
+        let stream = listener.accept(&mut world.interface, world.now).unwrap();
+        listener.write(&mut world.interface, stream, &[7; 6000]).unwrap();
+        world.run(Duration::from_secs(3));
+        if longest.is_some() {
+            assert_eq!(segment::lengths(&frames(&world)).iter().max(), longest);
+        }
+    }
+}
+
+#[test]
 fn silent_router_loses_to_one_that_answers() {
     let mut world = World::slaac();
     world.stations = vec![(router(2), 12)];
@@ -330,6 +359,12 @@ fn tentative_address_is_asked_for_and_answers_nothing_for_a_second() {
     world.run(Duration::from_millis(500));
     assert_eq!(world.frames.len(), from);
     world.run(Duration::from_millis(500));
+    let reports = |world: &World, source: &[u8]| {
+        let is_report = |f: &[u8]| f[12..14] == [0x86, 0xdd] && f[20] == 0 && f[62] == 143;
+        world.frames.iter().filter(|(_, f)| is_report(f) && f[22..38] == *source).count()
+    };
+    assert_eq!(reports(&world, &[0; 16]), 2, "groups are joined before");
+    assert_eq!(reports(&world, &ip(OURS).octets()), 1, "and again when there is an address");
     assert_eq!(world.addresses(), ["fd07::1/64"]);
     assert_eq!(world.interface.local().v6, [ip(OURS), ip("fd07::1")]);
     world.hear(&neighbour_solicitation(9, "fd07::9", ip("fd07::1")));
