@@ -48,6 +48,7 @@
 //! * `filter` keeps impossible frames from smoltcp: answers to some would go to groups or loop.
 //! * `dhcp` is our own client. smoltcp's asks a server that refuses without a pause, takes one router, no options in other
 //!   fields and no MTU, and does not say why it takes no lease. `dhcproto` is not used: it needs `std`.
+//! * `mss` limits the MSS of SYNs, in both directions, where a lease or a router gives a smaller MTU than the card's.
 //! * `probes` looks for duplicates of addresses before they are used. `notices` is what the operator should learn.
 //!   `interface/addresses` joins all of these: which addresses are in use, and what follows for routes and MTU.
 //! * `slaac` is our own router discovery. One advertisement of a multicast prefix, or of a prefix longer than 128 bits,

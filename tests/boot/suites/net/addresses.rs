@@ -1,6 +1,6 @@
 //! Addresses and MTUs from servers and routers that do not keep to the rules, or only just.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -164,7 +164,7 @@ fn dhcp(reply: &Reply, transaction: &[u8]) -> Vec<u8> {
     bytes.extend(&reply.options);
     bytes.push(255);
     let length = (8 + bytes.len() as u16).to_be_bytes();
-    let mut datagram = [&[0, 67, 0, 68], &length[..], &[0, 0], &bytes].concat();
+    let mut datagram = [&[0, 67, 0, 68][..], &length, &[0, 0], &bytes].concat();
     let (from, to) = (IpAddress::Ipv4(SERVER.into()), IpAddress::Ipv4(Ipv4Addr::BROADCAST));
     UdpPacket::new_unchecked(&mut datagram[..]).fill_checksum(&from, &to);
     v4([255; 4], [255; 6], 17, &datagram)
@@ -198,7 +198,8 @@ fn syn(from: &str, to: &str) -> Result<Vec<u8>> {
     let port = 40_000u16.to_be_bytes();
     let mut segment = [&port[..], &[0, 80, 0, 0, 0, 7, 0, 0, 0, 0, 0x60, 2, 0xff, 0xff]].concat();
     segment.extend([0, 0, 0, 0, 2, 4, 0x22, 0x38]);
-    let ends = (from.parse()?, to.parse()?);
+    let ends: (IpAddress, IpAddress) =
+        (from.parse::<IpAddr>()?.into(), to.parse::<IpAddr>()?.into());
     TcpPacket::new_unchecked(&mut segment[..]).fill_checksum(&ends.0, &ends.1);
     match ends.1 {
         IpAddress::Ipv4(to) => Ok(v4(to.octets(), OURS, 6, &segment)),
