@@ -249,7 +249,7 @@ fn logged(vm: &mut Vm, text: &str) -> Result<usize> {
 fn dhcp_server_that_refuses_is_asked_seldom_and_warned_of_once() -> Result<()> {
     let mut wire = Wire::new()?;
     let mut vm = wire.boot("")?;
-    wire.serve(Duration::from_secs(20), &|kind| match kind {
+    wire.serve(Duration::from_secs(12), &|kind| match kind {
         DISCOVER => Reply::grant(kind, &[MASK, GATEWAY, TEN_MINUTES]),
         _ => Some(Reply::new(NAK, &[])),
     })?;
@@ -311,7 +311,7 @@ fn lease_with_an_impossible_mask_is_warned_of_once() -> Result<()> {
     let mut wire = Wire::new()?;
     let mut vm = wire.boot("")?;
     let with = |kind| Reply::grant(kind, &[(1, &[255, 0, 255, 0]), GATEWAY, TEN_MINUTES]);
-    wire.serve(Duration::from_secs(20), &with)?;
+    wire.serve(Duration::from_secs(12), &with)?;
     vm.run("show interfaces")?.lacks("10.7.0.50")?;
     vm.run("show log")?.contains("10.7.0.1")?.contains("255.0.255.0")?;
     ensure!(logged(&mut vm, "255.0.255.0")? == 1);
