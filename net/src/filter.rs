@@ -81,6 +81,13 @@ fn accept_v6(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
     if destination.is_loopback() {
         return None;
     }
+    // A station with one of our addresses is to be noticed by what it advertises.
+    let message = packet.payload().first().copied().map(Icmpv6Message::from);
+    let advertises = packet.next_header() == IpProtocol::Icmpv6
+        && message == Some(Icmpv6Message::NeighborAdvert);
+    if local.has_v6(source) && !advertises {
+        return None;
+    }
     if source == Ipv6Addr::UNSPECIFIED {
         // Whoever has no address yet may ask whether ours is free.
         let icmp = packet.next_header() == IpProtocol::Icmpv6 && packet.hop_limit() == 255;

@@ -85,7 +85,8 @@ impl Sender {
         let mut message = String::with_capacity(MAX_MESSAGE);
         // Writing to a string does not fail.
         let _ = self.write(&mut message, record);
-        let end = message.floor_char_boundary(MAX_MESSAGE.min(interface.mtu() - 48));
+        let end =
+            message.floor_char_boundary(MAX_MESSAGE.min(interface.mtu_to(self.server.ip()) - 48));
         let message = message.get(..end).unwrap_or_default();
         let socket = interface.sockets().get_mut::<udp::Socket>(self.socket);
         socket.send_slice(message.as_bytes(), self.server).map_err(|_| NotNow)?;

@@ -11,6 +11,7 @@ use crate::{linx, manage, ntb, rapidio, smc, upgrade, usnic};
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::{Features, Health, QueueCount};
+use net::MtuOrigin;
 use net::syslog::Timestamp;
 use verbs::OnDemandStatus;
 
@@ -243,11 +244,16 @@ fn duplicate((address, station): (IpAddr, [u8; 6])) -> String {
 fn interface(port: &PortStatus<'_>) -> Value {
     let (counters, card) = (&port.report.counters, &port.report.card);
     let texts = |list: &[String]| Value::list(list.iter().cloned().map(Value::from));
+    let card_alone = [(port.mtu, MtuOrigin::Card); 2];
+    let [v4, v6] = port.addresses.mtus.unwrap_or(card_alone).map(|(mtu, of)| (mtu, of.to_string()));
     Value::object([
         ("name", port.name.to_string().into()),
         ("link", if port.link { "up" } else { "down" }.into()),
         ("mac", mac(port.mac).into()),
-        ("mtu", port.mtu.into()),
+        ("mtu", v4.0.into()),
+        ("mtu_of", v4.1.into()),
+        ("ipv6_mtu", v6.0.into()),
+        ("ipv6_mtu_of", v6.1.into()),
         ("addresses", texts(&port.addresses.list)),
         ("gateways", texts(&port.addresses.gateways)),
         ("dhcp_lease", port.addresses.lease.into()),

@@ -77,6 +77,8 @@ pub struct Addresses {
     pub gateways: Vec<String>,
     /// DHCP has given one.
     pub lease: bool,
+    /// Largest packets of IPv4 and of IPv6, and who says so, once the interface has told.
+    pub mtus: Option<[(usize, net::MtuOrigin); 2]>,
     /// What the interface has counted.
     pub counters: net::Counters,
 }

@@ -1,6 +1,6 @@
 //! The control plane's stage of a round: the interfaces with what stands on them, and the frames to them and from them.
 
-use super::network::{Network, tell_addresses, verdict};
+use super::network::{Network, log_notices, tell_addresses, verdict};
 use super::plane::DataPlane;
 use super::ports::QueueSlot;
 use super::rdma_stack::RdmaStack;
@@ -78,14 +78,9 @@ pub(super) fn poll(
         network.seen = Some(network.interface.activity());
         network.services_due = network.services_timeout();
         let addresses = &mut state.ports[i].addresses;
-        let net::Counters { conflict, cookie_guesses, .. } = addresses.counters;
+        let net::Counters { cookie_guesses, .. } = addresses.counters;
         addresses.counters = network.interface.counters();
-        if let Some((address, mac)) = addresses.counters.conflict.filter(|_| conflict.is_none()) {
-            let (name, mac) = (&state.ports[i].name, management::mac(mac));
-            log::warn!(
-                "{name}: duplicate address {address}: also used by {mac}; change one of them"
-            );
-        }
+        log_notices(&mut network.interface, &state.ports[i].name);
         network.note_guesses(&state.ports[i].name, cookie_guesses, now);
         let generation = Some(network.interface.generation());
         if network.generation != generation {

@@ -6,7 +6,7 @@ use crate::console::Progress;
 use crate::families::OfMeasure;
 use core::net::IpAddr;
 use core::time::Duration;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Severity};
 use management::Web;
 use net::hosts::Hosts;
 use net::http::access::Doors;
@@ -50,6 +50,7 @@ impl Network {
         now: Instant,
     ) -> Self {
         let mut interface = Interface::new(slot.mac, slot.mtu, seed, now);
+        interface.detect_duplicates(now);
         interface.set_hostname(String::leak(config.system.hostname.to_string()));
         let mut network = Network {
             interface,
@@ -74,6 +75,7 @@ impl Network {
             gateways: wanted.gateway.clone(),
             dhcp: wanted.dhcp(),
             slaac: wanted.dhcp(),
+            fixed_mtu: wanted.mtu.is_some(),
         };
         if let Err(error) = self.interface.set_addressing(addressing, now) {
             log::error!("{}: net.{index}: {error}; the former addresses stay", slot.name);
@@ -180,4 +182,16 @@ pub(super) fn tell_addresses(interface: &Interface, slot: &mut PortSlot) {
     slot.addresses.gateways =
         v4.map(|ip| ip.to_string()).into_iter().chain(v6.map(|ip| ip.to_string())).collect();
     slot.addresses.lease = interface.has_lease();
+    slot.addresses.mtus = Some(interface.mtus());
+}
+
+/// Logs what an operator should learn of an interface.
+pub(super) fn log_notices(interface: &mut Interface, name: &str) {
+    while let Some(notice) = interface.next_notice() {
+        match notice.severity {
+            Severity::Information => log::info!("{name}: {notice}"),
+            Severity::Warning => log::warn!("{name}: {notice}"),
+            Severity::Error => log::error!("{name}: {notice}"),
+        }
+    }
 }

@@ -1,4 +1,6 @@
 //! The network as its neighbours see it.
+mod addresses;
+
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
