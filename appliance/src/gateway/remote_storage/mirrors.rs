@@ -3,15 +3,19 @@
 use super::TEND_INTERVAL;
 use crate::config::{self, Config, Size};
 use crate::families::{self, MIRROR, OfMirror};
+use crate::gateway::queue_depth::Offered;
 use crate::gateway::storage::{Storage, name};
 use core::cell::Cell;
 use core::time::Duration;
-use drivers::hal::{Arena, Geometry, Hold, Instant};
+use drivers::hal::{Arena, Geometry, Hold, Instant, Window};
 use management::status::MirrorStatus;
 use std::rc::Rc;
 use storage::rnbd::client::Losses;
 use storage::volume::mirror::{MemberState, Mirror, MirrorState, Status};
 use storage::volume::{Completion, Parts, Request, Submitted, Volume, VolumeError};
+
+/// Memory for the data that members of a mirror with a local disk work on at a time.
+const BUFFERS: usize = 2 << 20;
 
 /// What is kept of a mirror, which itself is a volume.
 pub(in crate::gateway) struct MirrorSlot {
@@ -98,6 +102,9 @@ impl Volume for Missing {
     fn is_idle(&self) -> bool {
         true
     }
+    fn releases_memory(&self) -> bool {
+        true
+    }
 }
 
 impl Storage {
@@ -134,11 +141,11 @@ impl Storage {
             return Err(families::missing("mirror"));
         }
         let mirror_name = name(&mirror.name)?;
-        let memory = arena.alloc(Mirror::MEMORY, 4096).ok_or("no memory for it")?;
         let members: Vec<String> = mirror.members.iter().map(ToString::to_string).collect();
         let Ok(members) = <[String; 2]>::try_from(members) else {
             return Err("a mirror has two members".into());
         };
+        let memory = self.mirror_memory(&members, arena)?;
         let volumes = [0, 1].map(|n| self.take_member(mirror, &members[n]));
         let volume = match uuid {
             Some(uuid) => Mirror::create(volumes, memory, uuid),
@@ -156,6 +163,23 @@ impl Storage {
         remote_storage.mirrors.extend(OfMirror::hold(|| slot));
         remote_storage.tend_due.get_or_insert(now + TEND_INTERVAL / 10);
         Ok(())
+    }
+
+    /// Memory for a mirror of these volumes. Disks take nothing back: the data of what they were given needs room of its
+    /// own.
+    fn mirror_memory(&self, members: &[String; 2], arena: &mut Arena) -> Result<Window, String> {
+        let keeps_memory = |member: &String| {
+            let volume = self.volumes.find(member).and_then(|id| self.volumes.get(id));
+            volume.is_some_and(|volume| !volume.releases_memory())
+        };
+        let buffers = match members.iter().any(keeps_memory) {
+            true => BUFFERS.max(2 * self.offered.map_or(0, Offered::chunk_size)),
+            false => 0,
+        };
+        arena.alloc(Mirror::MEMORY + buffers, 4096).ok_or_else(|| {
+            let wanted = Size((Mirror::MEMORY + buffers) as u64);
+            format!("there is no memory for it: {wanted} in one piece; `show memory` tells what is free")
+        })
     }
 
     /// Takes a mirror apart that has come to rest; its members are volumes of their own again. False

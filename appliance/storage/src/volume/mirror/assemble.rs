@@ -41,6 +41,7 @@ impl Mirror {
             self.decide();
         }
         for n in 0..2 {
+            self.take_back(n);
             let running = self.shape.is_some();
             let member = &mut self.members[n];
             let wanted = match member.state {

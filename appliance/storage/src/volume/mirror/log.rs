@@ -22,7 +22,12 @@ enum State {
 
 /// The record as it is on the members, and as it is to be.
 pub(super) struct Log {
+    /// Room for two records: a member that was let go of may still read one of them.
     memory: Window,
+    /// Where in it the record is that is being written, …
+    place: usize,
+    /// … and the one that such a member may read.
+    held: Option<usize>,
     state: State,
     /// Generations: on the members, being written (or written last), and wanted.
     pub durable: u64,
@@ -43,6 +48,8 @@ impl Log {
     pub fn new(memory: Window) -> Self {
         Log {
             memory,
+            place: 0,
+            held: None,
             state: State::Idle,
             durable: 0,
             writing: 0,
@@ -86,6 +93,26 @@ impl Log {
         }
     }
 
+    /// A member that has not written its record yet is let go of: it may still read it.
+    pub fn let_go(&mut self, member: usize) {
+        if let State::Writing { writers, done, .. } = self.state
+            && writers[member]
+            && !done[member]
+        {
+            self.held = Some(self.place);
+        }
+    }
+
+    /// No member reads a record any more that was let go of.
+    pub fn take_back(&mut self) {
+        self.held = None;
+    }
+
+    /// The record that is being written.
+    fn record(&self) -> Window {
+        self.memory.slice(self.place * DISTANCE, SIZE).unwrap_or(Window::empty())
+    }
+
     /// Wants the record written as things stand now; the generation that says so.
     pub fn want(&mut self) -> u64 {
         self.wanted = self.wanted.max(self.writing + 1);
@@ -96,7 +123,7 @@ impl Log {
 impl Mirror {
     pub(super) fn log_request(&self, member: usize) -> Request {
         let sector = (self.members[member].next_record * DISTANCE / 512) as u64;
-        let data = self.log.memory.slice(0, SIZE).unwrap_or(Window::empty());
+        let data = self.log.record();
         Request { tag: Tag::default(), operation: Operation::Write { durable: true }, sector, data }
     }
 
@@ -125,8 +152,9 @@ impl Mirror {
         self.log.marked.keep(&next);
         let (generation, alone) = (self.log.writing, self.log.alone);
         let record = Superblock { shape, generation, alone, dirty: next };
+        self.log.place = self.log.held.map_or(0, |held| 1 - held);
         // A window of ours, of that size.
-        let _ = self.log.memory.write(0, &record.emit());
+        let _ = self.log.record().write(0, &record.emit());
         self.log.next = record.dirty;
         let writers = [0, 1].map(|n| self.members[n].is_in_sync());
         let left = writers.iter().filter(|writes| **writes).count();

@@ -1,9 +1,12 @@
 //! A member.
 
+use super::buffers::Piece;
 use super::status::MemberState;
 use super::superblock::Superblock;
+use super::DEPTH;
 use crate::volume::Volume;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use drivers::hal::{Instant, Window};
 
 pub(super) struct Member {
@@ -29,6 +32,10 @@ pub(super) struct Member {
     pub back: Instant,
     /// Not tried again before this, once it is out.
     pub retry_at: Instant,
+    /// What it had was given up, and it may still be at it.
+    pub let_go: bool,
+    /// Memory that it may use until then.
+    pub held: Vec<Piece>,
 }
 
 impl Member {
@@ -47,6 +54,8 @@ impl Member {
             there: Instant::ZERO,
             back: Instant::ZERO,
             retry_at: Instant::ZERO,
+            let_go: false,
+            held: Vec::with_capacity(DEPTH),
         }
     }
 

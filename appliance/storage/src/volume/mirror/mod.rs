@@ -9,13 +9,15 @@
 //! knows that the other one was left out.
 //!
 //! A member that does not answer is left out as one that failed, if the other one is there
-//! (`patience`).
+//! (`patience`). What it has of requests, record and copy is let go of, and nothing waits for that. A disk keeps the
+//! memory of what it has, so that data for disks goes through memory of the mirror's own (`buffers`): one copy.
 //!
 //! It does not discard (members might then differ), and does not resize. Its owner sets its [`Clock`],
 //! and calls [`Volume::tend`] when that says so, and about once a second.
 
 mod assemble;
 mod bitmap;
+mod buffers;
 mod clock;
 mod issue;
 mod log;
@@ -38,6 +40,7 @@ use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use assemble::Start;
 use bitmap::Bitmap;
+use buffers::Buffers;
 use core::cell::Cell;
 use core::time::Duration;
 use drivers::hal::{Features, Geometry, Instant, Window};
@@ -70,6 +73,7 @@ pub struct Mirror {
     /// The member that is in sync, if only one is.
     source: usize,
     slots: Slots,
+    buffers: Buffers,
     /// Requests that have not been issued, in order.
     waiting: VecDeque<usize>,
     /// Requests that are done but for the log.
@@ -104,7 +108,8 @@ impl Mirror {
     pub const MEMORY: usize = assemble::MEMORY + resync::MEMORY;
 
     /// A mirror of two members whose records say that they are one. It has no sectors before it
-    /// has read them. `memory` is of [`Mirror::MEMORY`] bytes.
+    /// has read them. `memory` is of [`Mirror::MEMORY`] bytes; more is for data under way, which a member needs that
+    /// does not [release memory](Volume::releases_memory). Without it the mirror waits for such a member.
     pub fn assemble(members: [Box<dyn Volume>; 2], memory: Window) -> Self {
         Self::new(members, memory, Start::Assemble { force: false })
     }
@@ -134,6 +139,7 @@ impl Mirror {
         let part = |at, len| memory.slice(at, len).unwrap_or(Window::empty());
         let [first, second] = members;
         let records = superblock::SIZE_ON_DISK;
+        let rest = memory.len().saturating_sub(Self::MEMORY);
         Mirror {
             members: [
                 Member::new(first, part(0, records)),
@@ -143,6 +149,7 @@ impl Mirror {
             start,
             source: 0,
             slots: Slots::new(DEPTH),
+            buffers: Buffers::new(part(Self::MEMORY, rest)),
             waiting: VecDeque::with_capacity(DEPTH),
             unlogged: VecDeque::with_capacity(DEPTH),
             todo: VecDeque::with_capacity(2 * DEPTH + 4),
@@ -213,6 +220,9 @@ impl Volume for Mirror {
 
     fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
         check(&self.geometry(), request)?;
+        if self.buffers.capacity() > 0 && request.data.len() > self.buffers.capacity() {
+            return Err(VolumeError::Invalid);
+        }
         let slot = Slot::new(*request, self.clock.now());
         let slot = self.slots.insert(slot).ok_or(VolumeError::Busy)?;
         self.waiting.push_back(slot);

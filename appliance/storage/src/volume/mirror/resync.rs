@@ -3,6 +3,7 @@
 use super::Mirror;
 use super::bitmap::Bitmap;
 use super::issue::Job;
+use super::requests::Slot;
 use super::status::{MemberState, Why};
 use super::superblock::{DISTANCE, SIZE_ON_DISK, Superblock};
 use crate::volume::{Operation, Request, Tag, VolumeError};
@@ -33,7 +34,8 @@ enum Phase {
 pub(super) struct Resync {
     buffer: Window,
     phase: Phase,
-    /// When a member was last given something to do for it.
+    /// Which member was last given something to do for it, and when.
+    member: usize,
     since: Instant,
     /// What was copied is to be made durable, and written down.
     pub checkpoint: bool,
@@ -54,6 +56,7 @@ impl Resync {
         Resync {
             buffer,
             phase: Phase::Idle,
+            member: 0,
             since: Instant::ZERO,
             checkpoint: false,
             checkpoint_at: Instant::ZERO,
@@ -99,14 +102,13 @@ impl Mirror {
     }
 
     fn issue_resync(&mut self, member: usize) {
-        self.resync.since = self.clock.now();
+        (self.resync.member, self.resync.since) = (member, self.clock.now());
         self.issue(member, Job::Resync);
     }
 
-    /// Since when the member that is behind has something to do for the copying, if it is this one.
+    /// Since when this member has something to do for the copying.
     pub(super) fn resync_waits_for(&self, member: usize) -> Option<Instant> {
-        let reads = matches!(self.resync.phase, Phase::Reading(..));
-        let waits = self.resync.is_under_way() && !reads && self.target() == Some(member);
+        let waits = self.resync.is_under_way() && self.resync.member == member;
         waits.then_some(self.resync.since)
     }
 
@@ -187,6 +189,8 @@ impl Mirror {
                 self.resync.phase = Phase::Idle;
                 true
             }
+            // A read of the other one's that could not be let go of is not to outlast its being the only one.
+            Phase::Recording(_) if self.source_uses_users_memory() => false,
             Phase::Recording(generation) if self.log.durable >= generation => {
                 self.set_member(target, MemberState::InSync);
                 self.slots.for_each(|slot| slot.asks_again(target));
@@ -201,6 +205,12 @@ impl Mirror {
             | Phase::Flushing
             | Phase::Recording(_) => false,
         }
+    }
+
+    /// Whether the member in sync reads into the memory of users, and may do so after that was given up.
+    fn source_uses_users_memory(&self) -> bool {
+        !self.members[self.source].volume.releases_memory()
+            && self.slots.iter().any(Slot::reads_into_users_memory)
     }
 
     pub(super) fn end_resync(&mut self, member: usize, result: Result<(), VolumeError>) {

@@ -1,0 +1,440 @@
+//! Members that are local disks, one of which stops to answer: it keeps what it has, and may read and write the
+//! memory of that for as long as it likes.
+
+use super::superblock::DISTANCE;
+use super::*;
+use crate::volume::DiskVolume;
+use core::cell::RefCell;
+use drivers::hal;
+
+const MEGABYTE: usize = 1 << 20;
+
+/// What a disk is silent at.
+type Mute = fn(&hal::Request) -> bool;
+
+struct Medium {
+    bytes: Vec<u8>,
+    queue: VecDeque<hal::Request>,
+    mute: Option<Mute>,
+}
+
+/// A disk without a cache that does what it has when it is polled, unless it is silent at it.
+#[derive(Clone)]
+struct Local(Rc<RefCell<Medium>>);
+
+impl Local {
+    fn new() -> Self {
+        let bytes = alloc::vec![0; BYTES];
+        Local(Rc::new(RefCell::new(Medium { bytes, queue: VecDeque::new(), mute: None })))
+    }
+
+    fn silence(&self, mute: Mute) {
+        self.0.borrow_mut().mute = Some(mute);
+    }
+
+    fn answer(&self) {
+        self.0.borrow_mut().mute = None;
+    }
+
+    fn has(&self) -> usize {
+        self.0.borrow().queue.len()
+    }
+
+    fn sector(&self, sector: u64) -> u8 {
+        self.0.borrow().bytes[(RESERVED + sector) as usize * 512]
+    }
+
+    fn data(&self) -> Vec<u8> {
+        self.0.borrow().bytes[RESERVED as usize * 512..].to_vec()
+    }
+
+    fn record(&self) -> Superblock {
+        Superblock::newest(self.0.borrow().bytes.first_chunk().unwrap()).expect("a record").1
+    }
+}
+
+impl hal::Disk for Local {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            sectors: (BYTES / 512) as u64,
+            logical_block: 512,
+            physical_block: 512,
+            max_transfer: 1 << 20,
+            max_discard_sectors: 0,
+            discard_granularity: 0,
+            max_write_zeroes_sectors: 0,
+            features: Features::empty(),
+        }
+    }
+    fn depth(&self) -> usize {
+        256
+    }
+    fn submit(&mut self, request: &hal::Request) -> Result<(), hal::SubmitError> {
+        self.0.borrow_mut().queue.push_back(*request);
+        Ok(())
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<hal::Completion> {
+        let medium = &mut *self.0.borrow_mut();
+        let heard = |request: &hal::Request| !medium.mute.is_some_and(|mute| mute(request));
+        let next = medium.queue.iter().position(heard)?;
+        let request = medium.queue.remove(next)?;
+        let at = request.sector as usize * 512;
+        let bytes = &mut medium.bytes[at..at + request.data.len()];
+        match request.operation {
+            hal::Operation::Read => request.data.write(0, bytes).unwrap(),
+            _ => request.data.read(0, bytes).unwrap(),
+        }
+        Some(hal::Completion { tag: request.tag, result: Ok(()) })
+    }
+    fn set_interrupts(&mut self, _: bool) {}
+    fn interrupts(&self) -> u64 {
+        0
+    }
+}
+
+fn all(_: &hal::Request) -> bool {
+    true
+}
+
+fn reads(request: &hal::Request) -> bool {
+    matches!(request.operation, hal::Operation::Read)
+}
+
+fn data_writes(request: &hal::Request) -> bool {
+    !reads(request) && request.sector >= RESERVED
+}
+
+fn records(request: &hal::Request) -> bool {
+    !reads(request) && request.sector < RESERVED
+}
+
+/// The mirror, and a user with some buffers of 512 bytes.
+struct Site {
+    disks: [Local; 2],
+    mirror: Mirror,
+    memory: Window,
+    buffers: Vec<Window>,
+    now: Instant,
+}
+
+impl Site {
+    /// In sync, with so many pages for data under way.
+    fn new(pages: usize) -> Self {
+        let mut arena = Arena::on_heap(4 * MEGABYTE);
+        let memory = arena.alloc(Mirror::MEMORY + pages * 4096, 4096).unwrap();
+        let buffers = (0..2 * DEPTH).map(|_| arena.alloc(512, 512).unwrap()).collect();
+        let disks = [Local::new(), Local::new()];
+        let mirror = Mirror::create(Self::members(&disks), memory, [7; 16]);
+        let now = Instant::from_nanos(1);
+        let mut site = Site { disks, mirror, memory, buffers, now };
+        site.settle();
+        site
+    }
+
+    fn members(disks: &[Local; 2]) -> [Box<dyn Volume>; 2] {
+        disks.each_ref().map(|disk| Box::new(DiskVolume::new(disk.clone(), false)) as Box<_>)
+    }
+
+    /// Lets so many milliseconds pass; which requests ended, and how.
+    fn pass(&mut self, millis: u64) -> Vec<(u64, Result<(), VolumeError>)> {
+        let mut told = Vec::new();
+        for _ in 0..millis / 10 {
+            self.now = self.now + Duration::from_millis(10);
+            self.mirror.clock.set(self.now);
+            let second = (self.now.as_nanos() / 1_000_000 / 10).is_multiple_of(100);
+            if self.mirror.clock.take_due() || second {
+                self.mirror.tend(self.now);
+            }
+            // What follows from what has ended is done as well.
+            for _ in 0..8 {
+                let ended = core::iter::from_fn(|| self.mirror.poll());
+                told.extend(ended.map(|done| (done.tag.word, done.result)));
+            }
+        }
+        told
+    }
+
+    /// Both members are in sync, and hold the same.
+    fn settle(&mut self) {
+        assert_eq!(self.pass(10_000), []);
+        assert_eq!(self.states(), [MemberState::InSync; 2]);
+        assert!(self.disks[0].data() == self.disks[1].data(), "the members differ");
+    }
+
+    fn states(&self) -> [MemberState; 2] {
+        self.mirror.status().get().members
+    }
+
+    /// Asks for something, with the buffer of that number.
+    fn ask(&mut self, tag: usize, operation: Operation, sector: u64, byte: u8) {
+        self.buffers[tag].fill(byte);
+        let data = match operation {
+            Operation::Flush => Window::empty(),
+            _ => self.buffers[tag],
+        };
+        let request = Request { tag: (tag as u64).into(), operation, sector, data };
+        self.mirror.submit(&request).unwrap();
+    }
+
+    fn write(&mut self, tag: usize, sector: u64, byte: u8) {
+        self.ask(tag, Operation::Write { durable: false }, sector, byte);
+    }
+
+    fn byte(&self, tag: usize) -> u8 {
+        let mut byte = [0];
+        self.buffers[tag].read(0, &mut byte).unwrap();
+        byte[0]
+    }
+}
+
+const READ: Operation = Operation::Read;
+
+/// Whatever it is that the disk is silent at, and whichever disk it is.
+#[test]
+fn write_beside_a_silent_disk_ends_within_the_timeout() {
+    for silent in 0..2 {
+        for mute in [all, data_writes, records] {
+            netsim::label!(silent);
+            let mut site = Site::new(16);
+            site.disks[silent].silence(mute);
+            site.write(0, 3, 0xaa);
+            assert_eq!(site.pass(4900), [], "it may answer yet");
+            assert_eq!(site.pass(300), [(0, Ok(()))]);
+            let mut states = [MemberState::InSync; 2];
+            states[silent] = MemberState::Out;
+            assert_eq!(site.states(), states);
+            assert!(site.disks[1 - silent].record().alone);
+            assert!(site.disks[silent].has() > 0, "it still has what it was asked for");
+            // In the same region, in another one, and the same block again: nothing waits for it any more.
+            for (tag, sector) in [(1, 4), (2, 20), (3, 3)] {
+                site.write(tag, sector, 0xb0 + tag as u8);
+                assert_eq!(site.pass(10), [(tag as u64, Ok(()))]);
+                site.ask(tag, READ, sector, 0);
+                assert_eq!(site.pass(10), [(tag as u64, Ok(()))]);
+                assert_eq!(site.byte(tag), 0xb0 + tag as u8);
+            }
+            site.ask(4, Operation::Flush, 0, 0);
+            assert_eq!(site.pass(10), [(4, Ok(()))]);
+            assert_eq!(site.pass(60_000), [], "however long it is silent");
+            assert_eq!(site.states(), states);
+            site.disks[silent].answer();
+            site.settle();
+            assert_eq!([3, 4, 20].map(|n| site.disks[silent].sector(n)), [0xb3, 0xb1, 0xb2]);
+        }
+    }
+}
+
+/// The user has other things in its memory when the disk does what it was asked for at last.
+#[test]
+fn memory_of_an_answered_request_is_the_users_own() {
+    let mut site = Site::new(16);
+    for (tag, sector) in [(0, 3), (1, 9)] {
+        // The record marks both regions from now on.
+        site.write(tag, sector, 0xaa);
+        assert_eq!(site.pass(10), [(tag as u64, Ok(()))]);
+    }
+    site.disks[1].silence(all);
+    site.mirror.members[1].lead = 64;
+    site.ask(1, READ, 3, 0);
+    site.write(2, 9, 0xbb);
+    let mut told = site.pass(5200);
+    told.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(told, [(1, Ok(())), (2, Ok(()))]);
+    assert_eq!(site.byte(1), 0xaa, "the other one was read");
+    site.buffers.iter().for_each(|buffer| buffer.fill(0x55));
+    site.write(3, 3, 0xcc);
+    assert_eq!(site.pass(10), [(3, Ok(()))]);
+    // What is still to be done is done, and only then the member is asked for anything.
+    site.disks[1].answer();
+    while core::iter::from_fn(|| site.mirror.poll()).next().is_some() {}
+    assert_eq!(site.disks[1].sector(9), 0xbb, "what it was told to write, and nothing else");
+    assert!(site.buffers[..3].iter().all(|buffer| {
+        let mut bytes = [0; 512];
+        buffer.read(0, &mut bytes).unwrap();
+        bytes == [0x55; 512]
+    }));
+    site.settle();
+    assert_eq!(site.disks[1].sector(3), 0xcc);
+}
+
+/// The record that a silent disk writes at last is the one that it was given, although others were written since:
+/// otherwise both members would say that the other one is left out.
+#[test]
+fn late_record_is_the_one_that_the_disk_was_given() {
+    let mut site = Site::new(16);
+    let before = site.disks[0].record().generation;
+    site.disks[0].silence(records);
+    for tag in 0..4 {
+        site.write(tag, 8 * tag as u64, 0xaa);
+        assert_eq!(site.pass(5200), [(tag as u64, Ok(()))]);
+    }
+    assert!(site.disks[1].record().generation > before + 2);
+    // It does what it has, and the power fails before anything else is done.
+    site.disks[0].answer();
+    hal::Disk::poll(&mut site.disks[0].clone()).expect("its record");
+    let record = site.disks[0].record();
+    assert_eq!((record.generation, record.alone), (before + 1, false));
+    site.disks.iter().for_each(|disk| disk.0.borrow_mut().queue.clear());
+    site.mirror = Mirror::assemble(Site::members(&site.disks), site.memory);
+    assert_eq!(site.pass(2000), []);
+    assert_eq!(site.mirror.source, 1);
+    site.settle();
+    assert_eq!(site.disks[0].sector(24), 0xaa);
+}
+
+/// All slots, and all memory for data, are taken by what the silent disk has.
+#[test]
+fn requests_go_on_when_a_silent_disk_holds_all_memory() {
+    for pages in [4, DEPTH, 4 * DEPTH] {
+        netsim::label!(pages);
+        let mut site = Site::new(pages);
+        site.disks[0].silence(all);
+        for tag in 0..DEPTH {
+            let sector = tag as u64 % SECTORS as u64;
+            match tag < SECTORS {
+                true => site.write(tag, sector, tag as u8),
+                false => site.ask(tag, READ, sector, 0),
+            }
+        }
+        let told = site.pass(5500);
+        assert_eq!(told.len(), DEPTH, "all of them");
+        assert!(told.iter().all(|(_, result)| result.is_ok()));
+        for round in 0..3 {
+            for tag in 0..DEPTH {
+                site.write(tag, tag as u64 % SECTORS as u64, round);
+            }
+            assert_eq!(site.pass(50).len(), DEPTH);
+        }
+        site.disks[0].answer();
+        site.settle();
+        assert_eq!(site.disks[0].sector(5), 2);
+        // All of it is free again.
+        site.disks[1].silence(all);
+        site.write(0, 5, 0xee);
+        assert_eq!(site.pass(5200), [(0, Ok(()))]);
+    }
+}
+
+/// While both are silent nobody is left out, and all goes on when they are back.
+#[test]
+fn two_silent_disks_are_waited_for() {
+    let mut site = Site::new(16);
+    site.disks.iter().for_each(|disk| disk.silence(all));
+    for tag in 0..8 {
+        site.write(tag, 4 * tag as u64, 0xa0 + tag as u8);
+    }
+    assert_eq!(site.pass(120_000), []);
+    assert_eq!(site.states(), [MemberState::InSync; 2]);
+    site.disks[1].answer();
+    assert_eq!(site.pass(4000), []);
+    site.disks[0].answer();
+    assert_eq!(site.pass(100).len(), 8);
+    assert_eq!(site.mirror.status().get().dropped, 0);
+    site.settle();
+}
+
+/// A disk that is silent again and again, for less than the timeout, stays in.
+#[test]
+fn short_silences_leave_nobody_out() {
+    let mut site = Site::new(16);
+    for round in 0..10 {
+        let silent = &site.disks[round % 2];
+        silent.silence(all);
+        site.write(0, round as u64, 0xaa);
+        assert_eq!(site.pass(4500), []);
+        site.disks[round % 2].answer();
+        assert_eq!(site.pass(100), [(0, Ok(()))]);
+    }
+    let status = site.mirror.status().get();
+    assert_eq!((status.dropped, status.timeouts), (0, 0));
+    site.settle();
+}
+
+/// It falls silent while it is copied to: in its records, at the data, and when all is copied.
+#[test]
+fn disk_that_is_silent_during_the_copy_is_let_go_of() {
+    for mute in [all, data_writes, records] {
+        for turns in 0..12 {
+            netsim::label!(turns);
+            let mut site = Site::new(16);
+            site.disks[0].silence(all);
+            for tag in 0..4 {
+                site.write(tag, 8 * tag as u64 + 1, 0xaa);
+            }
+            assert_eq!(site.pass(5200).len(), 4);
+            site.disks[0].answer();
+            (0..turns).for_each(|_| assert_eq!(site.pass(100), []));
+            site.disks[0].silence(mute);
+            for tag in 0..4 {
+                site.write(tag, 8 * tag as u64 + 1, 0xbb);
+            }
+            assert_eq!(site.pass(5500).len(), 4, "writes where it was being copied to");
+            site.disks[0].answer();
+            site.settle();
+            assert_eq!([1, 9, 17, 25].map(|n| site.disks[0].sector(n)), [0xbb; 4]);
+        }
+    }
+}
+
+/// The power failed, and one of the members does not answer when its records are read, or when it is copied to.
+#[test]
+fn disk_that_is_silent_after_a_power_cut_keeps_nobody_waiting() {
+    for mute in [all, data_writes, records] {
+        let mut site = Site::new(16);
+        site.disks[0].silence(all);
+        site.write(0, 3, 0xaa);
+        assert_eq!(site.pass(5200), [(0, Ok(()))]);
+        site.disks.iter().for_each(|disk| disk.0.borrow_mut().queue.clear());
+        site.disks[0].silence(mute);
+        site.mirror = Mirror::assemble(Site::members(&site.disks), site.memory);
+        assert_eq!(site.pass(2000), []);
+        assert_eq!(site.mirror.status().get().state, MirrorState::Running);
+        site.ask(0, READ, 3, 0);
+        site.write(1, 20, 0xbb);
+        assert_eq!(site.pass(5500).len(), 2);
+        assert_eq!(site.byte(0), 0xaa);
+        site.disks[0].answer();
+        site.settle();
+        assert_eq!([3, 20].map(|n| site.disks[0].sector(n)), [0xaa, 0xbb]);
+    }
+}
+
+/// A read that the only member is silent at goes into the user's memory; until it has ended that member is not one
+/// of two.
+#[test]
+fn member_with_a_read_into_users_memory_stays_the_only_one() {
+    let mut site = Site::new(16);
+    site.disks[1].silence(all);
+    site.write(0, 3, 0xaa);
+    assert_eq!(site.pass(5200), [(0, Ok(()))]);
+    site.disks[0].silence(|request| reads(request) && request.sector == RESERVED + 3);
+    site.ask(0, READ, 3, 0);
+    assert_eq!(site.pass(10), []);
+    site.disks[1].answer();
+    // The copy of that region reads more than this sector.
+    assert_eq!(site.pass(20_000), []);
+    assert_eq!(site.states()[0], MemberState::InSync);
+    assert_ne!(site.states()[1], MemberState::InSync);
+    site.disks[0].answer();
+    assert_eq!(site.pass(10), [(0, Ok(()))]);
+    assert_eq!(site.byte(0), 0xaa);
+    site.settle();
+}
+
+/// Records are in place all the same: both places are used in turns.
+#[test]
+fn records_are_written_in_both_places() {
+    let mut site = Site::new(16);
+    for round in 0..4 {
+        site.write(0, 8 * round, 0xaa);
+        assert_eq!(site.pass(10), [(0, Ok(()))]);
+    }
+    let bytes = site.disks[0].0.borrow().bytes[..2 * DISTANCE].to_vec();
+    let whole = [0, DISTANCE].map(|at| Superblock::is_left(&{
+        let mut one = [0; 2 * DISTANCE];
+        one[at..at + DISTANCE].copy_from_slice(&bytes[at..at + DISTANCE]);
+        one
+    }));
+    assert_eq!(whole, [true; 2]);
+}
