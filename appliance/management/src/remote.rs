@@ -132,13 +132,13 @@ pub(crate) fn mirror(mirror: &MirrorStatus<'_>, now: Instant) -> Value {
     let member = |n: usize| -> Value {
         Value::object([
             ("name", members[n].clone().into()),
-            ("state", status.members[n].as_str().into()),
+            ("state", status.member(n).into()),
             ("seconds", status.since[n].map(|since| now.since(since).as_secs()).into()),
             ("left_out", status.why[n].map(|why| why.to_string()).into()),
         ])
     };
     Value::object([
-        ("state", status.state.to_string().into()),
+        ("state", status.to_string().into()),
         ("members", Value::list([member(0), member(1)])),
         ("regions", status.regions.into()),
         ("stale", status.stale.into()),

@@ -79,7 +79,7 @@ pub(super) fn standing(
         };
     }
     if let Some(mirror) = elsewhere.mirrors.iter().find(|mirror| mirror.name == volume) {
-        return mirror.status.state.to_string();
+        return mirror.status.to_string();
     }
     match (there, config.mirror_of(volume)) {
         (Some(_), _) => "online".into(),
@@ -193,7 +193,7 @@ fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
         let unknown = |n: &usize| status.members[*n] == MemberState::Unknown;
         if let Some(member) = [0, 1].into_iter().find(unknown) {
             return Err(format!(
-                "what {} holds has not been read yet: try again when `show mirrors` tells its state; \
+                "what {} holds has not been read yet: try again when `mirror list` tells its state; \
                  `mirror remove {name} force` ends the mirror all the same",
                 mirror.members[member]
             ));

@@ -14,6 +14,8 @@ use storage::rnbd::client::Losses;
 use storage::volume::mirror::{MemberState, Mirror, MirrorState, Status};
 use storage::volume::{Completion, Parts, Request, Submitted, Volume, VolumeError};
 
+/// Members that come up one after the other at a start have so long.
+const GRACE: Duration = Duration::from_secs(5);
 /// Memory for the data that members of a mirror with a local disk work on at a time.
 const BUFFERS: usize = 2 << 20;
 
@@ -29,6 +31,8 @@ pub(in crate::gateway) struct MirrorSlot {
     pub ending: Rc<Cell<bool>>,
     /// How it stood when the log was last told.
     told: Status,
+    /// What it does, since when, and whether the log was told that.
+    state: Option<(MirrorState, Instant, bool)>,
     /// Since when members are not in sync that were left out.
     out_since: [Option<Instant>; 2],
 }
@@ -49,14 +53,8 @@ impl MirrorSlot {
     /// Tells the log of changes.
     pub fn tell(&mut self, at: Instant) {
         let (now, told) = (self.status.get(), self.told);
-        if now.state != told.state {
-            match now.state {
-                MirrorState::Strangers => {
-                    log::warn!("mirror {}: {}; {}", self.name, now.state, self.how_to_make());
-                }
-                _ => log::info!("mirror {}: {}", self.name, now.state),
-            }
-        }
+        self.tell_state(at, &now);
+        self.tell_silence(at, &now);
         for n in 0..2 {
             if now.members[n] != told.members[n] {
                 let (mirror, member) = (&self.name, &self.members[n]);
@@ -64,6 +62,10 @@ impl MirrorSlot {
                 match (now.members[n], now.why[n], self.out_since[n]) {
                     (MemberState::Out, Some(why), _) => log::warn!(
                         "mirror {mirror}: {member} is left out: {why}; {lag} may differ so far"
+                    ),
+                    (MemberState::Out, None, _) => log::warn!(
+                        "mirror {mirror}: {member} is out: it was left out before the start, or cannot be \
+                         read; {lag} may differ so far"
                     ),
                     (MemberState::Syncing, ..) => {
                         log::info!("mirror {mirror}: {member} is {state}: {lag} to copy");
@@ -82,6 +84,50 @@ impl MirrorSlot {
             }
         }
         self.told = now;
+    }
+
+    /// Tells the log whether it runs. Members may come up one after the other: that is waited for.
+    fn tell_state(&mut self, at: Instant, now: &Status) {
+        let (state, since, told) = self.state.unwrap_or((now.state, at, false));
+        let (since, told) = if state == now.state { (since, told) } else { (at, false) };
+        let name = &self.name;
+        let due = match now.state {
+            MirrorState::Strangers | MirrorState::Running => true,
+            MirrorState::Waiting | MirrorState::Alone => at.since(since) >= GRACE,
+        };
+        if due && !told {
+            match now.state {
+                MirrorState::Running => log::info!("mirror {name}: {now}"),
+                MirrorState::Strangers => {
+                    log::warn!("mirror {name}: {now}; {}", self.how_to_make());
+                }
+                MirrorState::Alone => log::warn!(
+                    "mirror {name}: {now}; `mirror force {name}` uses the one that is there"
+                ),
+                MirrorState::Waiting => {
+                    log::warn!("mirror {name}: {now}: what they hold could not be read so far");
+                }
+            }
+        }
+        self.state = Some((now.state, since, told || due));
+    }
+
+    /// Tells the log of members that do not answer, and that the mirror cannot do without.
+    fn tell_silence(&self, at: Instant, now: &Status) {
+        for n in 0..2 {
+            let (mirror, member) = (&self.name, &self.members[n]);
+            match (self.told.silent[n], now.silent[n]) {
+                (None, Some(_)) => log::warn!(
+                    "mirror {mirror}: {member} does not answer, and the mirror cannot go on without it: \
+                     requests wait"
+                ),
+                (Some(since), None) if now.members[n] != MemberState::Out => {
+                    let seconds = at.since(since).as_secs();
+                    log::info!("mirror {mirror}: {member} answers again, after {seconds} s");
+                }
+                _ => {}
+            }
+        }
     }
 }
 
@@ -158,8 +204,8 @@ impl Storage {
         self.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
         let remote_storage = self.remote_storage_mut();
         let (name, told) = (mirror.name.to_string(), Status::default());
-        let out_since = [None; 2];
-        let slot = MirrorSlot { name, members, status, forced, ending, told, out_since };
+        let (state, out_since) = (None, [None; 2]);
+        let slot = MirrorSlot { name, members, status, forced, ending, told, state, out_since };
         remote_storage.mirrors.extend(OfMirror::hold(|| slot));
         remote_storage.tend_due.get_or_insert(now + TEND_INTERVAL / 10);
         Ok(())

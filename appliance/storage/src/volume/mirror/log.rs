@@ -15,7 +15,8 @@ enum State {
         left: usize,
         writers: [bool; 2],
         done: [bool; 2],
-        /// When the first of them had done it.
+        /// When they were given it, and when the first of them had done it.
+        since: Instant,
         answered: Option<Instant>,
     },
 }
@@ -86,10 +87,18 @@ impl Log {
     /// Since when the other member has done its part of a record that this one still writes.
     pub fn waits_for(&self, member: usize) -> Option<Instant> {
         match self.state {
-            State::Writing { left: 1, writers, done, answered } if writers[member] => {
+            State::Writing { left: 1, writers, done, answered, .. } if writers[member] => {
                 answered.filter(|_| !done[member])
             }
             _ => None,
+        }
+    }
+
+    /// Since when a record is being written.
+    pub fn under_way(&self) -> Option<Instant> {
+        match self.state {
+            State::Writing { since, .. } => Some(since),
+            State::Idle => None,
         }
     }
 
@@ -158,7 +167,8 @@ impl Mirror {
         self.log.next = record.dirty;
         let writers = [0, 1].map(|n| self.members[n].is_in_sync());
         let left = writers.iter().filter(|writes| **writes).count();
-        self.log.state = State::Writing { left, writers, done: [false; 2], answered: None };
+        let since = self.clock.now();
+        self.log.state = State::Writing { left, writers, done: [false; 2], since, answered: None };
         for (member, writes) in writers.into_iter().enumerate() {
             if writes {
                 self.issue(member, Job::Log);
@@ -180,12 +190,15 @@ impl Mirror {
             }
             Err(error) => self.drop_member(member, Why::Failed(error)),
         }
-        let State::Writing { left, writers, mut done, answered } = self.log.state else { return };
+        let State::Writing { left, writers, mut done, since, answered } = self.log.state else {
+            return;
+        };
         done[member] = result.is_ok();
         if left > 1 {
             let now = self.clock.now();
             let answered = answered.or(result.is_ok().then_some(now));
-            self.log.state = State::Writing { left: left - 1, writers, done, answered };
+            let left = left - 1;
+            self.log.state = State::Writing { left, writers, done, since, answered };
             self.clock.wake_at(now + self.timeout);
             return;
         }

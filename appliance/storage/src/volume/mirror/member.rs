@@ -4,7 +4,7 @@ use super::buffers::Piece;
 use super::status::MemberState;
 use super::superblock::Superblock;
 use super::DEPTH;
-use crate::volume::Volume;
+use crate::volume::{Volume, VolumeError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use drivers::hal::{Instant, Window};
@@ -26,6 +26,10 @@ pub(super) struct Member {
     pub reading: bool,
     /// When it was asked for a sign of life that it has not given yet.
     pub probe: Option<Instant>,
+    /// When it failed to give one, if it has given none since.
+    pub failed_probe: Option<(Instant, VolumeError)>,
+    /// When it is asked for one next, if it has nothing to do.
+    pub watch_at: Instant,
     /// When it was asked for the last one that it gave, …
     pub there: Instant,
     /// … and when it last gave one after a while.
@@ -51,6 +55,8 @@ impl Member {
             was_read: false,
             reading: false,
             probe: None,
+            failed_probe: None,
+            watch_at: Instant::ZERO,
             there: Instant::ZERO,
             back: Instant::ZERO,
             retry_at: Instant::ZERO,

@@ -26,7 +26,7 @@ pub(super) struct Slot {
     issued: bool,
     /// A flush that stands for [`Mirror::flushing`].
     flushes: bool,
-    /// When it was given to members.
+    /// When it was given to members, or before that when it came.
     pub since: Instant,
     /// When the first of two members had done it.
     answered: Option<Instant>,

@@ -438,3 +438,48 @@ fn records_are_written_in_both_places() {
     }));
     assert_eq!(whole, [true; 2]);
 }
+
+/// Nobody asks the mirror for anything.
+#[test]
+fn idle_mirror_notices_a_silent_member() {
+    for silent in 0..2 {
+        let mut site = Site::new(16);
+        site.disks[silent].silence(all);
+        assert_eq!(site.pass(9000), []);
+        let mut states = [MemberState::InSync; 2];
+        states[silent] = MemberState::Out;
+        assert_eq!(site.states(), states);
+        let status = site.mirror.status().get();
+        assert_eq!(status.why[silent], Some(Why::Silent));
+        assert_eq!(std::format!("{status}"), "running on one member");
+        site.disks[silent].answer();
+        site.settle();
+        let status = site.mirror.status().get();
+        assert_eq!((status.why, std::format!("{status}")), ([None; 2], "running".into()));
+    }
+}
+
+/// The only member, or both: none is left out, and the mirror does not say that it runs.
+#[test]
+fn mirror_without_a_member_that_answers_says_so() {
+    for both in [true, false] {
+        netsim::label!(both);
+        let mut site = Site::new(16);
+        site.disks[1].silence(all);
+        if !both {
+            site.pass(9000);
+        }
+        site.disks[0].silence(all);
+        assert_eq!(site.pass(9000), []);
+        let status = site.mirror.status().get();
+        assert_eq!([status.is_in_sync(0), status.is_in_sync(1)], [false; 2]);
+        assert_eq!(std::format!("{status}"), "not answering: requests wait for its members");
+        assert_eq!(status.member(0), "silent");
+        site.write(0, 3, 0xaa);
+        assert_eq!(site.pass(20_000), []);
+        site.disks.iter().for_each(Local::answer);
+        assert_eq!(site.pass(10), [(0, Ok(()))]);
+        site.settle();
+        assert_eq!(std::format!("{}", site.mirror.status().get()), "running");
+    }
+}
