@@ -158,6 +158,15 @@ pub enum Order<'a> {
     RemakeMirror(&'a Mirror),
     /// One member that can be read is used.
     ForceMirror(&'a str),
+    /// A mirror does without a member, one of two, or no longer.
+    DetachMember {
+        /// The mirror.
+        mirror: &'a str,
+        /// Which member.
+        member: usize,
+        /// Whether it does without it.
+        detached: bool,
+    },
     /// A mirror comes to rest, and is taken apart.
     EndMirror(&'a str),
     /// The link of a bridge, or of the first, is taken down.

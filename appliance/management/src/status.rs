@@ -501,6 +501,8 @@ pub struct MirrorStatus<'a> {
     pub status: Status,
     /// Since when members are not in sync that were left out.
     pub out_since: [Option<Instant>; 2],
+    /// Members that the operator wants to do without.
+    pub detached: [bool; 2],
 }
 
 /// What is from other servers, and mirrors.

@@ -83,6 +83,9 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
         Order::MakeMirror(mirror) => plane.make_mirror(mirror)?,
         Order::RemakeMirror(mirror) => plane.remake_mirror(mirror)?,
         Order::ForceMirror(name) => plane.force_mirror(name)?,
+        Order::DetachMember { mirror, member, detached } => {
+            plane.detach_member(mirror, member, detached)?;
+        }
         Order::EndMirror(name) => {
             plane.rest_mirror(name);
             return Ok(Managed::Started);

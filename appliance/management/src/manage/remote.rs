@@ -6,7 +6,7 @@ use crate::console::Managed;
 use crate::orders::{Order, Reads};
 use crate::remote::{mirror, path_name};
 use crate::report::Value;
-use crate::status::RemoteStatus;
+use crate::status::{MirrorStatus, RemoteStatus};
 use crate::words::{at_once, lines, missing, one};
 use drivers::hal::Geometry;
 use storage::volume::VolumeId;
@@ -21,6 +21,8 @@ pub(super) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, words:
         ("remote", "read") => read(appliance, words),
         ("mirror", "create") => create(appliance, words),
         ("mirror", "force") => appliance.carry_out(Order::ForceMirror(one(words)?)),
+        ("mirror", "detach") => detach(appliance, words),
+        ("mirror", "attach") => attach(appliance, words),
         ("mirror", "remove") => remove_mirror(appliance, words),
         _ => Err(format!("unknown command: {what} {order}; `help` lists the commands")),
     }
@@ -171,6 +173,68 @@ fn remove(appliance: &mut dyn Appliance, name: &str) -> Told {
     appliance.carry_out(Order::RemoveRemote(name))?;
     appliance.carry_out(Order::ApplyExports)?;
     Ok(at_once())
+}
+
+/// A mirror, and which of its members that is.
+fn member_of<'a>(
+    remote: &'a RemoteStatus<'_>,
+    name: &str,
+    member: &str,
+) -> Result<(&'a MirrorStatus<'a>, usize), String> {
+    let mirror = remote.mirrors.iter().find(|one| one.name == name);
+    let mirror = mirror.ok_or_else(|| format!("there is no mirror {name:?}"))?;
+    let [first, second] = mirror.members;
+    match mirror.members.iter().position(|one| one == member) {
+        Some(place) => Ok((mirror, place)),
+        None => Err(format!("mirror {name} has no member {member:?}; accepted: {first}, {second}")),
+    }
+}
+
+/// Takes a member out of use. The other one has to have everything.
+fn detach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    let (name, member, force) = match words {
+        [name, member] => (*name, *member, false),
+        [name, member, "force"] => (*name, *member, true),
+        _ => return Err("accepted: NAME MEMBER force".into()),
+    };
+    let remote = appliance.remote();
+    let (mirror, place) = member_of(&remote, name, member)?;
+    let other = &mirror.members[1 - place];
+    if mirror.detached[place] {
+        return Err(format!("{member} is detached already; `mirror attach {name} {member}`"));
+    }
+    if mirror.status.members[1 - place] != MemberState::InSync {
+        return Err(format!(
+            "{other} is not in sync: without {member} the mirror would lose what only that one holds"
+        ));
+    }
+    if !force {
+        return Err(format!(
+            "what is written from now on would be on {other} alone; `mirror detach {name} {member} force` \
+             does it"
+        ));
+    }
+    appliance.carry_out(Order::DetachMember { mirror: name, member: place, detached: true })?;
+    Ok(Managed::Told(format!(
+        "{name} goes on without {member}, until `mirror attach {name} {member}` or the next start\n"
+    )))
+}
+
+/// Takes a member back that was detached.
+fn attach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    let [name, member] = words else { return Err("accepted: NAME MEMBER".into()) };
+    let remote = appliance.remote();
+    let (mirror, place) = member_of(&remote, name, member)?;
+    if !mirror.detached[place] {
+        let state = mirror.status.member(place);
+        return Err(format!(
+            "{member} is not detached but {state}; one that was left out comes back by itself"
+        ));
+    }
+    appliance.carry_out(Order::DetachMember { mirror: name, member: place, detached: false })?;
+    Ok(Managed::Told(format!(
+        "{member} comes back once it has ended what it was asked for before; `mirror list` tells\n"
+    )))
 }
 
 /// Begins to take a mirror apart; what its members are doing comes to its end first.

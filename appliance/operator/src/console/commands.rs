@@ -269,6 +269,18 @@ pub static COMMANDS: &[Command] = &[
         Verb::Manage("mirror", "force"),
     ),
     Command::new(
+        &["mirror", "detach"],
+        &[Argument::Rest("NAME MEMBER force")],
+        "go on without a member, also while clients have the mirror open",
+        Verb::Manage("mirror", "detach"),
+    ),
+    Command::new(
+        &["mirror", "attach"],
+        &[Argument::Rest("NAME MEMBER")],
+        "take a detached member back: what it has missed is copied to it",
+        Verb::Manage("mirror", "attach"),
+    ),
+    Command::new(
         &["mirror", "remove"],
         &[Argument::Rest("NAME [force]")],
         "its members are volumes of their own again",

@@ -29,6 +29,8 @@ pub(in crate::gateway) struct MirrorSlot {
     pub forced: Rc<Cell<bool>>,
     /// Has it come to rest: it is taken apart then.
     pub ending: Rc<Cell<bool>>,
+    /// Members that the operator wants to do without.
+    pub detached: Rc<Cell<[bool; 2]>>,
     /// How it stood when the log was last told.
     told: Status,
     /// What it does, since when, and whether the log was told that.
@@ -40,8 +42,9 @@ pub(in crate::gateway) struct MirrorSlot {
 impl MirrorSlot {
     /// What is told of it.
     pub fn status(&self) -> MirrorStatus<'_> {
-        let (status, out_since) = (self.status.get(), self.out_since);
-        MirrorStatus { name: &self.name, members: &self.members, status, out_since }
+        let (status, out_since, detached) =
+            (self.status.get(), self.out_since, self.detached.get());
+        MirrorStatus { name: &self.name, members: &self.members, status, out_since, detached }
     }
 
     /// What an operator does whose members are not of one mirror.
@@ -201,11 +204,22 @@ impl Storage {
         clock.set(now);
         let volume = volume.with_timeout(clock, Duration::from_millis(mirror.timeout_ms.into()));
         let (status, forced, ending) = (volume.status(), volume.forced(), volume.ending());
+        let detached = volume.detached();
         self.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
         let remote_storage = self.remote_storage_mut();
         let (name, told) = (mirror.name.to_string(), Status::default());
         let (state, out_since) = (None, [None; 2]);
-        let slot = MirrorSlot { name, members, status, forced, ending, told, state, out_since };
+        let slot = MirrorSlot {
+            name,
+            members,
+            status,
+            forced,
+            ending,
+            detached,
+            told,
+            state,
+            out_since,
+        };
         remote_storage.mirrors.extend(OfMirror::hold(|| slot));
         remote_storage.tend_due.get_or_insert(now + TEND_INTERVAL / 10);
         Ok(())

@@ -190,6 +190,29 @@ impl DataPlane {
         Ok(())
     }
 
+    /// Has a mirror do without a member, or no longer.
+    pub(in crate::gateway) fn detach_member(
+        &mut self,
+        mirror: &str,
+        member: usize,
+        detached: bool,
+    ) -> Result<(), String> {
+        let now = self.now;
+        let remote_storage = self.storage.remote_storage.as_mut();
+        let found = remote_storage.and_then(|remote_storage| {
+            // It is looked after at once.
+            remote_storage.tend_due = Some(now);
+            remote_storage.mirrors.iter().find(|one| one.name == mirror)
+        });
+        let slot = found.ok_or_else(|| format!("there is no mirror {mirror:?}"))?;
+        let mut wanted = slot.detached.get();
+        if let Some(known) = wanted.get_mut(member) {
+            *known = detached;
+        }
+        slot.detached.set(wanted);
+        Ok(())
+    }
+
     /// Begins to take a mirror apart.
     pub(in crate::gateway) fn rest_mirror(&mut self, name: &str) {
         let Some(remote_storage) = &mut self.storage.remote_storage else { return };

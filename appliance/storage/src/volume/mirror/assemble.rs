@@ -46,7 +46,7 @@ impl Mirror {
             let member = &mut self.members[n];
             let wanted = match member.state {
                 MemberState::Unknown => !member.was_read || running,
-                MemberState::Out => running,
+                MemberState::Out => running && !self.detached.get()[n],
                 MemberState::InSync | MemberState::Syncing => false,
             };
             // What was given up may still be done by whoever was asked: only then it is over.

@@ -99,6 +99,8 @@ pub struct Mirror {
     forced: Rc<Cell<bool>>,
     /// The operator wants it taken apart: no more is copied.
     ending: Rc<Cell<bool>>,
+    /// The operator wants to do without these members.
+    detached: Rc<Cell<[bool; 2]>>,
     /// All of its memory.
     memory: Window,
 }
@@ -166,6 +168,7 @@ impl Mirror {
             timeout: Self::TIMEOUT,
             forced: Rc::default(),
             ending: Rc::default(),
+            detached: Rc::default(),
             memory,
         }
     }
@@ -183,6 +186,12 @@ impl Mirror {
     /// Set to true, it has the mirror copy no more, so that it comes to be idle.
     pub fn ending(&self) -> Rc<Cell<bool>> {
         self.ending.clone()
+    }
+
+    /// Members for which it is true are left out when the mirror is next tended, and until it is false again. The last
+    /// one in sync is not left out: then it is set to false.
+    pub fn detached(&self) -> Rc<Cell<[bool; 2]>> {
+        self.detached.clone()
     }
 
     /// Whether any member may lose what was not flushed.
@@ -263,6 +272,7 @@ impl Volume for Mirror {
         if self.forced.take() && matches!(self.start, Start::Assemble { .. }) {
             self.start = Start::Assemble { force: true };
         }
+        self.detach();
         self.tend_members(now);
         self.go_on();
         self.lose_patience(now);

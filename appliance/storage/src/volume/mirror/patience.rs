@@ -73,6 +73,21 @@ impl Mirror {
         self.status.set(status);
     }
 
+    /// Leaves out members that the operator wants to do without, and lets go of what they have.
+    pub(super) fn detach(&mut self) {
+        for member in 0..2 {
+            let mut detached = self.detached.get();
+            if detached[member] && self.members[member].is_written() {
+                self.drop_member(member, Why::Detached);
+                detached[member] = !self.members[member].is_written();
+                self.detached.set(detached);
+                if detached[member] {
+                    self.let_go(member);
+                }
+            }
+        }
+    }
+
     /// Gives up all that a member has which is left out. Without memory of the mirror's own, one that may use the memory
     /// of what was given up is waited for.
     pub(super) fn let_go(&mut self, member: usize) {

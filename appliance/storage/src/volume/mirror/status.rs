@@ -63,6 +63,8 @@ pub enum Why {
     Silent,
     /// It failed.
     Failed(VolumeError),
+    /// The operator took it out.
+    Detached,
 }
 
 impl fmt::Display for Why {
@@ -71,6 +73,7 @@ impl fmt::Display for Why {
             Why::Silent => f.write_str("it did not answer in time"),
             Why::Failed(VolumeError::Lost) => f.write_str("it may have lost writes"),
             Why::Failed(error) => write!(f, "it failed: {error}"),
+            Why::Detached => f.write_str("the operator detached it"),
         }
     }
 }

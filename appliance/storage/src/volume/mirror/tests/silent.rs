@@ -483,3 +483,34 @@ fn mirror_without_a_member_that_answers_says_so() {
         assert_eq!(std::format!("{}", site.mirror.status().get()), "running");
     }
 }
+
+/// The operator takes a member out that works, or one that is silent, and takes it back.
+#[test]
+fn member_is_detached_while_requests_are_under_way() {
+    for mute in [None, Some(all as Mute)] {
+        let mut site = Site::new(16);
+        if let Some(mute) = mute {
+            site.disks[0].silence(mute);
+        }
+        site.write(0, 3, 0xaa);
+        site.ask(1, READ, 20, 0);
+        let detached = site.mirror.detached();
+        detached.set([true, false]);
+        site.mirror.tend(site.now);
+        let mut told = site.pass(10);
+        told.sort_by_key(|(tag, _)| *tag);
+        assert_eq!(told, [(0, Ok(())), (1, Ok(()))]);
+        site.disks[0].answer();
+        site.write(2, 4, 0xbb);
+        assert_eq!(site.pass(60_000), [(2, Ok(()))]);
+        assert_eq!(site.states(), [MemberState::Out, MemberState::InSync], "as long as it is detached");
+        assert_eq!(site.mirror.status().get().why[0], Some(Why::Detached));
+        // The last one is not detached.
+        detached.set([true, true]);
+        site.mirror.tend(site.now);
+        assert_eq!(detached.get(), [true, false]);
+        detached.set([false; 2]);
+        site.settle();
+        assert_eq!([3, 4].map(|n| site.disks[0].sector(n)), [0xaa, 0xbb]);
+    }
+}
