@@ -167,6 +167,8 @@ pub enum Order<'a> {
         /// Whether it does without it.
         detached: bool,
     },
+    /// A mirror takes the space that its members have got.
+    GrowMirror(&'a str),
     /// A mirror comes to rest, and is taken apart.
     EndMirror(&'a str),
     /// The link of a bridge, or of the first, is taken down.

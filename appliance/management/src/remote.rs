@@ -133,13 +133,16 @@ pub(crate) fn mirror(mirror: &MirrorStatus<'_>, now: Instant) -> Value {
         Value::object([
             ("name", members[n].clone().into()),
             ("state", status.member(n).into()),
+            ("size", Value::Bytes(status.member_sectors[n].saturating_mul(512))),
             ("seconds", status.since[n].map(|since| now.since(since).as_secs()).into()),
             ("left_out", status.why[n].map(|why| why.to_string()).into()),
         ])
     };
     Value::object([
         ("state", status.to_string().into()),
+        ("size", Value::Bytes(status.sectors.saturating_mul(512))),
         ("members", Value::list([member(0), member(1)])),
+        ("growing", status.grows.into()),
         ("regions", status.regions.into()),
         ("stale", status.stale.into()),
         ("stale_bytes", Value::Bytes(status.stale_bytes)),

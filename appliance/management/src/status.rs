@@ -505,6 +505,14 @@ pub struct MirrorStatus<'a> {
     pub detached: [bool; 2],
 }
 
+impl MirrorStatus<'_> {
+    /// Sectors of a member.
+    pub fn member_sectors(&self, name: &str) -> Option<u64> {
+        let place = self.members.iter().position(|member| member == name)?;
+        self.status.member_sectors.get(place).copied()
+    }
+}
+
 /// What is from other servers, and mirrors.
 #[derive(Default)]
 pub struct RemoteStatus<'a> {

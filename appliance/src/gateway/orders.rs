@@ -86,6 +86,7 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
         Order::DetachMember { mirror, member, detached } => {
             plane.detach_member(mirror, member, detached)?;
         }
+        Order::GrowMirror(name) => plane.grow_mirror(name)?,
         Order::EndMirror(name) => {
             plane.rest_mirror(name);
             return Ok(Managed::Started);

@@ -21,6 +21,7 @@ pub(super) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, words:
         ("remote", "read") => read(appliance, words),
         ("mirror", "create") => create(appliance, words),
         ("mirror", "force") => appliance.carry_out(Order::ForceMirror(one(words)?)),
+        ("mirror", "grow") => grow_mirror(appliance, one(words)?),
         ("mirror", "detach") => detach(appliance, words),
         ("mirror", "attach") => attach(appliance, words),
         ("mirror", "remove") => remove_mirror(appliance, words),
@@ -175,6 +176,39 @@ fn remove(appliance: &mut dyn Appliance, name: &str) -> Told {
     Ok(at_once())
 }
 
+/// Has a mirror take the space that its members have got.
+fn grow_mirror(appliance: &mut dyn Appliance, name: &str) -> Told {
+    let remote = appliance.remote();
+    let mirror = remote.mirrors.iter().find(|one| one.name == name);
+    let mirror = mirror.ok_or_else(|| format!("there is no mirror {name:?}"))?;
+    let ([first, second], status) = (mirror.members.clone(), mirror.status);
+    let size = |sectors: u64| Size(sectors.saturating_mul(512));
+    if status.grows {
+        return Err(format!("it grows to {} already", size(status.possible_sectors)));
+    }
+    if !status.is_whole() {
+        return Err(format!(
+            "{first} is {} and {second} is {}: a mirror grows while both are in sync",
+            status.member(0),
+            status.member(1)
+        ));
+    }
+    let [one, other] = status.member_sectors.map(size);
+    if status.possible_sectors <= status.sectors {
+        return Err(format!(
+            "{first} has {one} and {second} has {other}, which the mirror of {} uses: let both grow first \
+             (`volume grow`, or at its server and `remote remap`)",
+            size(status.sectors)
+        ));
+    }
+    let (from, to) = (size(status.sectors), size(status.possible_sectors));
+    appliance.carry_out(Order::GrowMirror(name))?;
+    Ok(Managed::Told(format!(
+        "{name} grows from {from} to {to} as soon as what is new is copied to {second}; the log tells, and \
+         `mirror list`\n"
+    )))
+}
+
 /// A mirror, and which of its members that is.
 fn member_of<'a>(
     remote: &'a RemoteStatus<'_>,
@@ -203,10 +237,9 @@ fn detach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     if mirror.detached[place] {
         return Err(format!("{member} is detached already; `mirror attach {name} {member}`"));
     }
-    if mirror.status.members[1 - place] != MemberState::InSync {
-        return Err(format!(
-            "{other} is not in sync: without {member} the mirror would lose what only that one holds"
-        ));
+    if !mirror.status.is_in_sync(1 - place) {
+        let state = mirror.status.member(1 - place);
+        return Err(format!("{other} is {state}: the mirror cannot go on with that one alone"));
     }
     if !force {
         return Err(format!(

@@ -269,6 +269,12 @@ pub static COMMANDS: &[Command] = &[
         Verb::Manage("mirror", "force"),
     ),
     Command::new(
+        &["mirror", "grow"],
+        &[Argument::Rest("NAME")],
+        "take the space that both members have got",
+        Verb::Manage("mirror", "grow"),
+    ),
+    Command::new(
         &["mirror", "detach"],
         &[Argument::Rest("NAME MEMBER force")],
         "go on without a member, also while clients have the mirror open",

@@ -29,6 +29,8 @@ pub(in crate::gateway) struct MirrorSlot {
     pub forced: Rc<Cell<bool>>,
     /// Has it come to rest: it is taken apart then.
     pub ending: Rc<Cell<bool>>,
+    /// Has it take the space that its members have got.
+    pub growing: Rc<Cell<bool>>,
     /// Members that the operator wants to do without.
     pub detached: Rc<Cell<[bool; 2]>>,
     /// How it stood when the log was last told.
@@ -58,6 +60,7 @@ impl MirrorSlot {
         let (now, told) = (self.status.get(), self.told);
         self.tell_state(at, &now);
         self.tell_silence(at, &now);
+        self.tell_growth(&now);
         for n in 0..2 {
             if now.members[n] != told.members[n] {
                 let (mirror, member) = (&self.name, &self.members[n]);
@@ -87,6 +90,19 @@ impl MirrorSlot {
             }
         }
         self.told = now;
+    }
+
+    /// Tells the log how its growing ended.
+    fn tell_growth(&self, now: &Status) {
+        let (name, bytes) = (&self.name, now.sectors.saturating_mul(512));
+        if self.told.sectors > 0 && now.sectors > self.told.sectors {
+            log::info!("mirror {name}: it has grown to {}", Size(bytes));
+        } else if self.told.grows && !now.grows {
+            log::warn!(
+                "mirror {name}: it has not grown, because a member failed or was left out; `mirror grow {name}` \
+                 tries again once both are in sync"
+            );
+        }
     }
 
     /// Tells the log whether it runs. Members may come up one after the other: that is waited for.
@@ -204,7 +220,7 @@ impl Storage {
         clock.set(now);
         let volume = volume.with_timeout(clock, Duration::from_millis(mirror.timeout_ms.into()));
         let (status, forced, ending) = (volume.status(), volume.forced(), volume.ending());
-        let detached = volume.detached();
+        let (growing, detached) = (volume.growing(), volume.detached());
         self.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
         let remote_storage = self.remote_storage_mut();
         let (name, told) = (mirror.name.to_string(), Status::default());
@@ -215,6 +231,7 @@ impl Storage {
             status,
             forced,
             ending,
+            growing,
             detached,
             told,
             state,

@@ -1,5 +1,6 @@
 //! What management orders of remotes and mirrors.
 
+use super::mirrors::MirrorSlot;
 use super::read_benchmark::Reading;
 use crate::config::{Config, Mirror, Remote};
 use crate::console::{Managed, Progress};
@@ -190,6 +191,21 @@ impl DataPlane {
         Ok(())
     }
 
+    /// A mirror, which is looked after at once.
+    fn mirror_soon(&mut self, mirror: &str) -> Result<&MirrorSlot, String> {
+        let now = self.now;
+        let found = self.storage.remote_storage.as_mut().and_then(|remote_storage| {
+            remote_storage.tend_due = Some(now);
+            remote_storage.mirrors.iter().map(|one| &**one).find(|one| one.name == mirror)
+        });
+        found.ok_or_else(|| format!("there is no mirror {mirror:?}"))
+    }
+
+    /// Has a mirror take the space that its members have got.
+    pub(in crate::gateway) fn grow_mirror(&mut self, mirror: &str) -> Result<(), String> {
+        self.mirror_soon(mirror).map(|slot| slot.growing.set(true))
+    }
+
     /// Has a mirror do without a member, or no longer.
     pub(in crate::gateway) fn detach_member(
         &mut self,
@@ -197,14 +213,7 @@ impl DataPlane {
         member: usize,
         detached: bool,
     ) -> Result<(), String> {
-        let now = self.now;
-        let remote_storage = self.storage.remote_storage.as_mut();
-        let found = remote_storage.and_then(|remote_storage| {
-            // It is looked after at once.
-            remote_storage.tend_due = Some(now);
-            remote_storage.mirrors.iter().find(|one| one.name == mirror)
-        });
-        let slot = found.ok_or_else(|| format!("there is no mirror {mirror:?}"))?;
+        let slot = self.mirror_soon(mirror)?;
         let mut wanted = slot.detached.get();
         if let Some(known) = wanted.get_mut(member) {
             *known = detached;

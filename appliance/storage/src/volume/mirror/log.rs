@@ -236,6 +236,7 @@ impl Mirror {
         stale.add(&self.log.marked);
         self.stale = stale;
         self.source = other;
+        self.resync.growth = None;
         if in_sync || !self.log.alone {
             self.log.alone = true;
             self.log.dropped = self.log.want();

@@ -12,13 +12,14 @@
 //! (`patience`). What it has of requests, record and copy is let go of, and nothing waits for that. A disk keeps the
 //! memory of what it has, so that data for disks goes through memory of the mirror's own (`buffers`): one copy.
 //!
-//! It does not discard (members might then differ), and does not resize. Its owner sets its [`Clock`],
+//! It does not discard (members might then differ). It grows when its operator wants that (`grow`). Its owner sets its [`Clock`],
 //! and calls [`Volume::tend`] when that says so, and about once a second.
 
 mod assemble;
 mod bitmap;
 mod buffers;
 mod clock;
+mod grow;
 mod issue;
 mod log;
 mod member;
@@ -101,6 +102,8 @@ pub struct Mirror {
     ending: Rc<Cell<bool>>,
     /// The operator wants to do without these members.
     detached: Rc<Cell<[bool; 2]>>,
+    /// The operator wants it to take the space that its members have.
+    growing: Rc<Cell<bool>>,
     /// All of its memory.
     memory: Window,
 }
@@ -169,6 +172,7 @@ impl Mirror {
             forced: Rc::default(),
             ending: Rc::default(),
             detached: Rc::default(),
+            growing: Rc::default(),
             memory,
         }
     }
@@ -186,6 +190,11 @@ impl Mirror {
     /// Set to true, it has the mirror copy no more, so that it comes to be idle.
     pub fn ending(&self) -> Rc<Cell<bool>> {
         self.ending.clone()
+    }
+
+    /// Set to true, it has the mirror take the space that its members have got, if both are in sync.
+    pub fn growing(&self) -> Rc<Cell<bool>> {
+        self.growing.clone()
     }
 
     /// Members for which it is true are left out when the mirror is next tended, and until it is false again. The last
@@ -274,6 +283,7 @@ impl Volume for Mirror {
         }
         self.detach();
         self.tend_members(now);
+        self.start_growing();
         self.go_on();
         self.lose_patience(now);
         self.go_on();

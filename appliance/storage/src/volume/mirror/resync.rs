@@ -2,6 +2,7 @@
 
 use super::Mirror;
 use super::bitmap::Bitmap;
+use super::grow::Growth;
 use super::issue::Job;
 use super::requests::Slot;
 use super::status::{MemberState, Why};
@@ -13,6 +14,9 @@ use drivers::hal::{Instant, Window};
 /// Bytes copied at a time, and at most in one turn of the loop: members in memory are done at once,
 /// and would keep everybody else waiting until all is copied.
 pub(super) const MEMORY: usize = 64 << 10;
+
+/// The region of what is copied while the mirror grows: it has none yet.
+const NO_REGION: usize = usize::MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
@@ -26,8 +30,23 @@ enum Phase {
     /// What was copied is made durable: now and then, so that the copying goes on there after a power
     /// cut, and when all is copied …
     Flushing,
+    /// What the mirror grows by is copied and durable.
+    Growing,
     /// … and the record of that generation says that nobody is left out.
     Recording(u64),
+}
+
+impl Phase {
+    /// Whether it is a step of growing: what is copied has no region yet.
+    fn is_of_growth(&self) -> bool {
+        match self {
+            Phase::Claimed(region, _) | Phase::Reading(region, _) | Phase::Writing(region, _) => {
+                *region == NO_REGION
+            }
+            Phase::Growing => true,
+            Phase::Idle | Phase::Stamping | Phase::Flushing | Phase::Recording(_) => false,
+        }
+    }
 }
 
 /// The copying.
@@ -37,6 +56,8 @@ pub(super) struct Resync {
     /// Which member was last given something to do for it, and when.
     member: usize,
     since: Instant,
+    /// The mirror grows.
+    pub growth: Option<Growth>,
     /// What was copied is to be made durable, and written down.
     pub checkpoint: bool,
     pub checkpoint_at: Instant,
@@ -58,6 +79,7 @@ impl Resync {
             phase: Phase::Idle,
             member: 0,
             since: Instant::ZERO,
+            growth: None,
             checkpoint: false,
             checkpoint_at: Instant::ZERO,
             turn: false,
@@ -74,7 +96,11 @@ impl Resync {
             Phase::Claimed(_, part) | Phase::Reading(_, part) | Phase::Writing(_, part) => {
                 Some(part.clone())
             }
-            Phase::Idle | Phase::Stamping | Phase::Flushing | Phase::Recording(_) => None,
+            Phase::Idle
+            | Phase::Stamping
+            | Phase::Flushing
+            | Phase::Growing
+            | Phase::Recording(_) => None,
         }
     }
 
@@ -97,8 +123,11 @@ impl Resync {
 }
 
 impl Mirror {
+    /// The member that is copied to: one that is behind, or while the mirror grows, which it does with both in sync,
+    /// one of them.
     fn target(&self) -> Option<usize> {
-        self.members.iter().position(|member| member.state == MemberState::Syncing)
+        let behind = self.members.iter().position(|member| member.state == MemberState::Syncing);
+        behind.or(self.resync.growth.is_some().then_some(1 - self.source))
     }
 
     fn issue_resync(&mut self, member: usize) {
@@ -157,6 +186,21 @@ impl Mirror {
                 self.issue_resync(target);
                 true
             }
+            Phase::Idle if self.resync.growth.is_some() => {
+                let growth = self.resync.growth.as_ref();
+                match growth.and_then(|growth| growth.part(self.resync.part_sectors())) {
+                    Some(part) => self.resync.phase = Phase::Claimed(NO_REGION, part),
+                    None => {
+                        self.resync.phase = Phase::Flushing;
+                        self.issue_resync(target);
+                    }
+                }
+                true
+            }
+            Phase::Growing if self.resync.growth.is_none() || self.finish_growing() => {
+                self.resync.phase = Phase::Idle;
+                true
+            }
             Phase::Idle => match self.stale.first() {
                 Some(region) if !self.resync.checkpoint => {
                     let start = region as u64 * shape.region_sectors;
@@ -203,6 +247,7 @@ impl Mirror {
             | Phase::Reading(..)
             | Phase::Writing(..)
             | Phase::Flushing
+            | Phase::Growing
             | Phase::Recording(_) => false,
         }
     }
@@ -216,12 +261,21 @@ impl Mirror {
     pub(super) fn end_resync(&mut self, member: usize, result: Result<(), VolumeError>) {
         let phase = core::mem::replace(&mut self.resync.phase, Phase::Idle);
         let Some(target) = self.target() else { return };
+        if self.resync.growth.is_none() && phase.is_of_growth() {
+            // A member was left out meanwhile.
+            return;
+        }
         if let Err(error) = result {
             if error == VolumeError::Lost && member != target {
                 // It is read all the same, and the next flush tells.
                 self.lose(member);
                 self.resync.phase = phase;
                 return self.issue_resync(member);
+            }
+            if self.resync.growth.is_some() && member != target {
+                // It is as large as it was.
+                self.resync.growth = None;
+                return;
             }
             // What cannot be read cannot be copied: another attempt later.
             return self.drop_member(target, Why::Failed(error));
@@ -233,6 +287,9 @@ impl Mirror {
             }
             Phase::Writing(region, part) => {
                 let Some(shape) = self.shape else { return };
+                if let Some(growth) = &mut self.resync.growth {
+                    return growth.copied(&part);
+                }
                 // Before it is forgotten that the region was stale.
                 self.resync.copied_regions.set(region);
                 let end = ((region as u64 + 1) * shape.region_sectors).min(shape.sectors);
@@ -244,6 +301,7 @@ impl Mirror {
                     self.resync.copied += 1;
                 }
             }
+            Phase::Flushing if self.resync.growth.is_some() => self.resync.phase = Phase::Growing,
             Phase::Flushing if self.stale.first().is_none() => {
                 self.log.alone = false;
                 self.resync.phase = Phase::Recording(self.log.want());
@@ -254,7 +312,7 @@ impl Mirror {
                 self.log.want();
             }
             Phase::Stamping => self.resync.stamp = false,
-            Phase::Idle | Phase::Claimed(..) | Phase::Recording(_) => {}
+            Phase::Idle | Phase::Claimed(..) | Phase::Growing | Phase::Recording(_) => {}
         }
     }
 }

@@ -91,6 +91,14 @@ pub struct Status {
     pub why: [Option<Why>; 2],
     /// Since when they do not answer, although they are not left out: the mirror cannot do without them.
     pub silent: [Option<Instant>; 2],
+    /// Sectors of the mirror, and of its members.
+    pub sectors: u64,
+    /// See `sectors`.
+    pub member_sectors: [u64; 2],
+    /// Sectors that it could have, or will have when it has grown.
+    pub possible_sectors: u64,
+    /// It grows.
+    pub grows: bool,
     /// Regions that have to be copied, of all.
     pub stale: usize,
     /// The same in bytes, at most.
@@ -170,6 +178,10 @@ impl Mirror {
         let Resync { copied, .. } = self.resync;
         status.copied = copied;
         status.records = self.log.durable;
+        status.sectors = self.shape.map_or(0, |shape| shape.sectors);
+        status.member_sectors = [0, 1].map(|n| self.members[n].volume.geometry().sectors);
+        status.possible_sectors = self.possible_sectors();
+        status.grows = self.resync.growth.is_some();
         self.status.set(status);
     }
 }

@@ -2,9 +2,11 @@
 
 mod choices;
 mod copies;
+mod grow;
 mod members;
 mod rules;
 mod silent;
+mod site;
 
 use super::*;
 use crate::volume::Operation;

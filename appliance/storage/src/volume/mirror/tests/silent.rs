@@ -1,194 +1,10 @@
 //! Members that are local disks, one of which stops to answer: it keeps what it has, and may read and write the
 //! memory of that for as long as it likes.
 
+use super::site::*;
 use super::superblock::DISTANCE;
 use super::*;
-use crate::volume::DiskVolume;
-use core::cell::RefCell;
 use drivers::hal;
-
-const MEGABYTE: usize = 1 << 20;
-
-/// What a disk is silent at.
-type Mute = fn(&hal::Request) -> bool;
-
-struct Medium {
-    bytes: Vec<u8>,
-    queue: VecDeque<hal::Request>,
-    mute: Option<Mute>,
-}
-
-/// A disk without a cache that does what it has when it is polled, unless it is silent at it.
-#[derive(Clone)]
-struct Local(Rc<RefCell<Medium>>);
-
-impl Local {
-    fn new() -> Self {
-        let bytes = alloc::vec![0; BYTES];
-        Local(Rc::new(RefCell::new(Medium { bytes, queue: VecDeque::new(), mute: None })))
-    }
-
-    fn silence(&self, mute: Mute) {
-        self.0.borrow_mut().mute = Some(mute);
-    }
-
-    fn answer(&self) {
-        self.0.borrow_mut().mute = None;
-    }
-
-    fn has(&self) -> usize {
-        self.0.borrow().queue.len()
-    }
-
-    fn sector(&self, sector: u64) -> u8 {
-        self.0.borrow().bytes[(RESERVED + sector) as usize * 512]
-    }
-
-    fn data(&self) -> Vec<u8> {
-        self.0.borrow().bytes[RESERVED as usize * 512..].to_vec()
-    }
-
-    fn record(&self) -> Superblock {
-        Superblock::newest(self.0.borrow().bytes.first_chunk().unwrap()).expect("a record").1
-    }
-}
-
-impl hal::Disk for Local {
-    fn geometry(&self) -> Geometry {
-        Geometry {
-            sectors: (BYTES / 512) as u64,
-            logical_block: 512,
-            physical_block: 512,
-            max_transfer: 1 << 20,
-            max_discard_sectors: 0,
-            discard_granularity: 0,
-            max_write_zeroes_sectors: 0,
-            features: Features::empty(),
-        }
-    }
-    fn depth(&self) -> usize {
-        256
-    }
-    fn submit(&mut self, request: &hal::Request) -> Result<(), hal::SubmitError> {
-        self.0.borrow_mut().queue.push_back(*request);
-        Ok(())
-    }
-    fn flush_queue(&mut self) {}
-    fn poll(&mut self) -> Option<hal::Completion> {
-        let medium = &mut *self.0.borrow_mut();
-        let heard = |request: &hal::Request| !medium.mute.is_some_and(|mute| mute(request));
-        let next = medium.queue.iter().position(heard)?;
-        let request = medium.queue.remove(next)?;
-        let at = request.sector as usize * 512;
-        let bytes = &mut medium.bytes[at..at + request.data.len()];
-        match request.operation {
-            hal::Operation::Read => request.data.write(0, bytes).unwrap(),
-            _ => request.data.read(0, bytes).unwrap(),
-        }
-        Some(hal::Completion { tag: request.tag, result: Ok(()) })
-    }
-    fn set_interrupts(&mut self, _: bool) {}
-    fn interrupts(&self) -> u64 {
-        0
-    }
-}
-
-fn all(_: &hal::Request) -> bool {
-    true
-}
-
-fn reads(request: &hal::Request) -> bool {
-    matches!(request.operation, hal::Operation::Read)
-}
-
-fn data_writes(request: &hal::Request) -> bool {
-    !reads(request) && request.sector >= RESERVED
-}
-
-fn records(request: &hal::Request) -> bool {
-    !reads(request) && request.sector < RESERVED
-}
-
-/// The mirror, and a user with some buffers of 512 bytes.
-struct Site {
-    disks: [Local; 2],
-    mirror: Mirror,
-    memory: Window,
-    buffers: Vec<Window>,
-    now: Instant,
-}
-
-impl Site {
-    /// In sync, with so many pages for data under way.
-    fn new(pages: usize) -> Self {
-        let mut arena = Arena::on_heap(4 * MEGABYTE);
-        let memory = arena.alloc(Mirror::MEMORY + pages * 4096, 4096).unwrap();
-        let buffers = (0..2 * DEPTH).map(|_| arena.alloc(512, 512).unwrap()).collect();
-        let disks = [Local::new(), Local::new()];
-        let mirror = Mirror::create(Self::members(&disks), memory, [7; 16]);
-        let now = Instant::from_nanos(1);
-        let mut site = Site { disks, mirror, memory, buffers, now };
-        site.settle();
-        site
-    }
-
-    fn members(disks: &[Local; 2]) -> [Box<dyn Volume>; 2] {
-        disks.each_ref().map(|disk| Box::new(DiskVolume::new(disk.clone(), false)) as Box<_>)
-    }
-
-    /// Lets so many milliseconds pass; which requests ended, and how.
-    fn pass(&mut self, millis: u64) -> Vec<(u64, Result<(), VolumeError>)> {
-        let mut told = Vec::new();
-        for _ in 0..millis / 10 {
-            self.now = self.now + Duration::from_millis(10);
-            self.mirror.clock.set(self.now);
-            let second = (self.now.as_nanos() / 1_000_000 / 10).is_multiple_of(100);
-            if self.mirror.clock.take_due() || second {
-                self.mirror.tend(self.now);
-            }
-            // What follows from what has ended is done as well.
-            for _ in 0..8 {
-                let ended = core::iter::from_fn(|| self.mirror.poll());
-                told.extend(ended.map(|done| (done.tag.word, done.result)));
-            }
-        }
-        told
-    }
-
-    /// Both members are in sync, and hold the same.
-    fn settle(&mut self) {
-        assert_eq!(self.pass(10_000), []);
-        assert_eq!(self.states(), [MemberState::InSync; 2]);
-        assert!(self.disks[0].data() == self.disks[1].data(), "the members differ");
-    }
-
-    fn states(&self) -> [MemberState; 2] {
-        self.mirror.status().get().members
-    }
-
-    /// Asks for something, with the buffer of that number.
-    fn ask(&mut self, tag: usize, operation: Operation, sector: u64, byte: u8) {
-        self.buffers[tag].fill(byte);
-        let data = match operation {
-            Operation::Flush => Window::empty(),
-            _ => self.buffers[tag],
-        };
-        let request = Request { tag: (tag as u64).into(), operation, sector, data };
-        self.mirror.submit(&request).unwrap();
-    }
-
-    fn write(&mut self, tag: usize, sector: u64, byte: u8) {
-        self.ask(tag, Operation::Write { durable: false }, sector, byte);
-    }
-
-    fn byte(&self, tag: usize) -> u8 {
-        let mut byte = [0];
-        self.buffers[tag].read(0, &mut byte).unwrap();
-        byte[0]
-    }
-}
-
-const READ: Operation = Operation::Read;
 
 /// Whatever it is that the disk is silent at, and whichever disk it is.
 #[test]
@@ -275,8 +91,7 @@ fn late_record_is_the_one_that_the_disk_was_given() {
     hal::Disk::poll(&mut site.disks[0].clone()).expect("its record");
     let record = site.disks[0].record();
     assert_eq!((record.generation, record.alone), (before + 1, false));
-    site.disks.iter().for_each(|disk| disk.0.borrow_mut().queue.clear());
-    site.mirror = Mirror::assemble(Site::members(&site.disks), site.memory);
+    site.cut_power();
     assert_eq!(site.pass(2000), []);
     assert_eq!(site.mirror.source, 1);
     site.settle();
@@ -385,9 +200,8 @@ fn disk_that_is_silent_after_a_power_cut_keeps_nobody_waiting() {
         site.disks[0].silence(all);
         site.write(0, 3, 0xaa);
         assert_eq!(site.pass(5200), [(0, Ok(()))]);
-        site.disks.iter().for_each(|disk| disk.0.borrow_mut().queue.clear());
+        site.cut_power();
         site.disks[0].silence(mute);
-        site.mirror = Mirror::assemble(Site::members(&site.disks), site.memory);
         assert_eq!(site.pass(2000), []);
         assert_eq!(site.mirror.status().get().state, MirrorState::Running);
         site.ask(0, READ, 3, 0);
