@@ -12,7 +12,7 @@
 //! (`patience`). What it has of requests, record and copy is let go of, and nothing waits for that. A disk keeps the
 //! memory of what it has, so that data for disks goes through memory of the mirror's own (`buffers`): one copy.
 //!
-//! It does not discard (members might then differ). It grows when its operator wants that (`grow`). Its owner sets its [`Clock`],
+//! It discards and zeroes if both members can. It grows when its operator wants that (`grow`). Its owner sets its [`Clock`],
 //! and calls [`Volume::tend`] when that says so, and about once a second.
 
 mod assemble;
@@ -90,6 +90,8 @@ pub struct Mirror {
     /// Regions in which the member that is not in sync may differ.
     stale: Bitmap,
     resync: Resync,
+    /// What a member has refused although its shape says that it can.
+    refused: Features,
     /// Acknowledged writes may be lost on both members, and the user was not told.
     lost: bool,
     status: Rc<Cell<Status>>,
@@ -165,6 +167,7 @@ impl Mirror {
             flushing: Bitmap::new(),
             stale: Bitmap::new(),
             resync: Resync::new(part(assemble::MEMORY, resync::MEMORY)),
+            refused: Features::empty(),
             lost: false,
             status: Rc::new(Cell::new(Status::default())),
             clock: Clock::default(),
@@ -226,13 +229,20 @@ impl Volume for Mirror {
         geometry.sectors = self.shape.map_or(0, |shape| shape.sectors);
         geometry.logical_block = known.clone().map(|s| s.logical_block).max().unwrap_or(512);
         geometry.physical_block = known.clone().map(|s| s.physical_block).max().unwrap_or(512);
-        geometry.max_transfer = known.map(|s| s.max_transfer).min().unwrap_or(512);
-        geometry.max_discard_sectors = 0;
-        geometry.max_write_zeroes_sectors = 0;
-        geometry.features = match self.is_cached() {
-            true => Features::VOLATILE_CACHE,
-            false => Features::empty(),
-        };
+        geometry.max_transfer = known.clone().map(|s| s.max_transfer).min().unwrap_or(512);
+        // What one of them cannot do would not be done to both.
+        let offered = Features::DISCARD | Features::WRITE_ZEROES;
+        let common = known.clone().map(|shape| shape.features).reduce(|all, other| all & other);
+        geometry.features = common.unwrap_or(Features::empty()) & offered - self.refused;
+        let can = |feature| geometry.features.contains(feature);
+        let (discards, zeroes) = (can(Features::DISCARD), can(Features::WRITE_ZEROES));
+        let least = |sectors: fn(&Geometry) -> u32| known.clone().map(sectors).min().unwrap_or(0);
+        geometry.max_discard_sectors = if discards { least(|s| s.max_discard_sectors) } else { 0 };
+        geometry.max_write_zeroes_sectors =
+            if zeroes { least(|s| s.max_write_zeroes_sectors) } else { 0 };
+        geometry.discard_granularity =
+            known.map(|s| s.discard_granularity).max().unwrap_or_default();
+        geometry.features.set(Features::VOLATILE_CACHE, self.is_cached());
         geometry
     }
 

@@ -5,7 +5,7 @@ use super::issue::Job;
 use super::status::Why;
 use super::{Mirror, Resync};
 use crate::volume::{Completion, Operation, Request, VolumeError};
-use drivers::hal::{Instant, Window};
+use drivers::hal::{Features, Instant, Window};
 
 /// What a member does for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +65,35 @@ impl Slot {
         }
     }
 
+    /// Whether it changes sectors.
     pub fn writes(&self) -> bool {
-        matches!(self.request.operation, Operation::Write { .. })
+        match self.request.operation {
+            Operation::Read | Operation::Flush => false,
+            Operation::Write { .. }
+            | Operation::Discard { .. }
+            | Operation::WriteZeroes { .. }
+            | Operation::SecureErase { .. } => true,
+        }
     }
 
     pub fn sectors(&self) -> u64 {
-        self.request.data.len() as u64 / 512
+        match self.request.operation {
+            Operation::Read | Operation::Write { .. } | Operation::Flush => {
+                self.request.data.len() as u64 / 512
+            }
+            Operation::Discard { sectors }
+            | Operation::WriteZeroes { sectors }
+            | Operation::SecureErase { sectors } => sectors.into(),
+        }
+    }
+
+    /// What a member has to be able to do for it.
+    fn feature(&self) -> Features {
+        match self.request.operation {
+            Operation::Discard { .. } => Features::DISCARD,
+            Operation::WriteZeroes { .. } => Features::WRITE_ZEROES,
+            _ => Features::empty(),
+        }
     }
 
     fn is_flush(&self) -> bool {
@@ -273,6 +296,10 @@ impl Mirror {
             }
         }
         let Some(mut slot) = self.slots.get(number) else { return };
+        if result == Err(VolumeError::Unsupported) {
+            // Nobody is to lose a member by it again.
+            self.refused |= slot.feature();
+        }
         if result.is_ok() {
             slot.answered.get_or_insert(self.clock.now());
         }

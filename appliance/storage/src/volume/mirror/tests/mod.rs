@@ -4,9 +4,11 @@ mod choices;
 mod copies;
 mod grow;
 mod members;
+mod random;
 mod rules;
 mod silent;
 mod site;
+mod zeroes;
 
 use super::*;
 use crate::volume::Operation;

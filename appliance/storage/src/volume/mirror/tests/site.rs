@@ -19,6 +19,8 @@ pub(super) struct Medium {
     mute: Option<Mute>,
     /// What was done while it is silent otherwise.
     ended: VecDeque<hal::Completion>,
+    /// It does not zero or discard after all.
+    pub refuses: bool,
 }
 
 /// A disk without a cache that does what it has when it is polled, unless it is silent at it.
@@ -29,7 +31,7 @@ impl Local {
     pub(super) fn new() -> Self {
         let bytes = alloc::vec![0; BYTES];
         let (queue, ended) = Default::default();
-        Local(Rc::new(RefCell::new(Medium { bytes, queue, mute: None, ended })))
+        Local(Rc::new(RefCell::new(Medium { bytes, queue, mute: None, ended, refuses: false })))
     }
 
     pub(super) fn silence(&self, mute: Mute) {
@@ -79,10 +81,10 @@ impl hal::Disk for Local {
             logical_block: 512,
             physical_block: 512,
             max_transfer: 1 << 20,
-            max_discard_sectors: 0,
-            discard_granularity: 0,
-            max_write_zeroes_sectors: 0,
-            features: Features::empty(),
+            max_discard_sectors: 16,
+            discard_granularity: 512,
+            max_write_zeroes_sectors: 16,
+            features: Features::DISCARD | Features::WRITE_ZEROES,
         }
     }
     fn depth(&self) -> usize {
@@ -102,12 +104,24 @@ impl hal::Disk for Local {
         let next = medium.queue.iter().position(heard)?;
         let request = medium.queue.remove(next)?;
         let at = request.sector as usize * 512;
-        let bytes = &mut medium.bytes[at..at + request.data.len()];
-        match request.operation {
-            hal::Operation::Read => request.data.write(0, bytes).unwrap(),
-            _ => request.data.read(0, bytes).unwrap(),
-        }
-        Some(hal::Completion { tag: request.tag, result: Ok(()) })
+        let result = match request.operation {
+            hal::Operation::Discard { .. } | hal::Operation::WriteZeroes { .. } if medium.refuses => {
+                Err(hal::DiskError::Unsupported)
+            }
+            hal::Operation::Discard { sectors } | hal::Operation::WriteZeroes { sectors, .. } => {
+                medium.bytes[at..at + sectors as usize * 512].fill(0);
+                Ok(())
+            }
+            operation => {
+                let bytes = &mut medium.bytes[at..at + request.data.len()];
+                match operation {
+                    hal::Operation::Read => request.data.write(0, bytes).unwrap(),
+                    _ => request.data.read(0, bytes).unwrap(),
+                }
+                Ok(())
+            }
+        };
+        Some(hal::Completion { tag: request.tag, result })
     }
     fn set_interrupts(&mut self, _: bool) {}
     fn interrupts(&self) -> u64 {
@@ -201,8 +215,8 @@ impl Site {
     pub(super) fn ask(&mut self, tag: usize, operation: Operation, sector: u64, byte: u8) {
         self.buffers[tag].fill(byte);
         let data = match operation {
-            Operation::Flush => Window::empty(),
-            _ => self.buffers[tag],
+            Operation::Read | Operation::Write { .. } => self.buffers[tag],
+            _ => Window::empty(),
         };
         let request = Request { tag: (tag as u64).into(), operation, sector, data };
         self.mirror.submit(&request).unwrap();
