@@ -6,10 +6,9 @@
 //! local one that hangs: what it has is done when it answers again, from and to the memory that it was given.
 
 use crate::storage::disk::{Manners, SECTOR, SimDisk};
-use drivers::hal::{self, Disk, SubmitError};
 use crate::storage::history::History;
 use crate::storage::user::{User, WRITER};
-use drivers::hal::{Arena, Geometry, Instant, Window};
+use drivers::hal::{self, Arena, Disk, Geometry, Instant, SubmitError, Window};
 use netsim::Rng;
 use rand_core::RngCore;
 use std::cell::{Cell, RefCell};

@@ -108,7 +108,8 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
         }
     }
     let (mirrors, now) = (&remote.mirrors, appliance.machine().now);
-    let mut sync = w.gauge("isthmus_mirror_in_sync", "Whether the member is in sync, and answers.")?;
+    let mut sync =
+        w.gauge("isthmus_mirror_in_sync", "Whether the member is in sync, and answers.")?;
     for mirror in mirrors {
         for (n, member) in mirror.members.iter().enumerate() {
             let labels: [(_, &dyn Display); 2] = [("mirror", &mirror.name), ("member", member)];

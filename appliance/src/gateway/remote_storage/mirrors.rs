@@ -255,7 +255,9 @@ impl Storage {
         };
         arena.alloc(Mirror::MEMORY + buffers, 4096).ok_or_else(|| {
             let wanted = Size((Mirror::MEMORY + buffers) as u64);
-            format!("there is no memory for it: {wanted} in one piece; `show memory` tells what is free")
+            format!(
+                "there is no memory for it: {wanted} in one piece; `show memory` tells what is free"
+            )
         })
     }
 

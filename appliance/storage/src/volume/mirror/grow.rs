@@ -108,6 +108,7 @@ impl Mirror {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     #[test]
     fn record_of_a_mirror_that_grew_is_of_the_same_mirror() {
@@ -119,15 +120,12 @@ mod tests {
         assert!(record.grown_to(record.shape).is_some_and(|same| same == record));
         let grown = record.grown_to(shape(3 * largest)).expect("of the same");
         assert_eq!((grown.shape.region_sectors, grown.generation), (4 * MIN_REGION, 3));
-        assert_eq!((0..BITS).filter(|&n| grown.dirty.contains(n..n + 1)).collect::<Vec<_>>(), [
-            0,
-            1,
-            BITS / 4 - 1
-        ]);
+        assert_eq!(
+            (0..BITS).filter(|&n| grown.dirty.contains(n..n + 1)).collect::<Vec<_>>(),
+            [0, 1, BITS / 4 - 1]
+        );
         // A smaller one is not, nor is another.
         assert!(grown.grown_to(record.shape).is_none());
         assert!(record.grown_to(Shape { uuid: [8; 16], ..record.shape }).is_none());
     }
-
-    use alloc::vec::Vec;
 }

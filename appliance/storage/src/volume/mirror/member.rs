@@ -1,9 +1,9 @@
 //! A member.
 
+use super::DEPTH;
 use super::buffers::Piece;
 use super::status::MemberState;
 use super::superblock::Superblock;
-use super::DEPTH;
 use crate::volume::{Volume, VolumeError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;

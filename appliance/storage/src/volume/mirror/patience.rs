@@ -15,8 +15,8 @@
 //! when it is back.
 
 use super::Mirror;
-use super::member::Member;
 use super::issue::Job;
+use super::member::Member;
 use super::status::Why;
 use crate::volume::VolumeError;
 use core::time::Duration;

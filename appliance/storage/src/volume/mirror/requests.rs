@@ -148,7 +148,8 @@ impl Mirror {
     /// Whether a request needs memory of the mirror's own: a member that keeps using the memory of what was given up
     /// may have to be let go of. The only one that is used never is.
     fn needs_piece(&self, slot: &Slot) -> bool {
-        let needs = |member: &super::Member| member.is_written() && !member.volume.releases_memory();
+        let needs =
+            |member: &super::Member| member.is_written() && !member.volume.releases_memory();
         !slot.request.data.is_empty()
             && self.members.iter().all(super::Member::is_written)
             && self.members.iter().any(needs)

@@ -251,7 +251,8 @@ fn a_mirror_can_do_what_its_members_can() {
         let memory = arena.alloc(Mirror::MEMORY, 4096).unwrap();
         let members = members.map(|shape| Box::new(Shaped(shape)) as Box<dyn Volume>);
         let geometry = Mirror::assemble(members, memory).geometry();
-        let Geometry { logical_block, physical_block, max_transfer, discard_granularity, .. } = geometry;
+        let Geometry { logical_block, physical_block, max_transfer, discard_granularity, .. } =
+            geometry;
         let shape = (logical_block, physical_block, max_transfer, discard_granularity);
         assert_eq!((shape, geometry.features), (blocks, features), "{what}");
         let sectors = (geometry.max_discard_sectors, geometry.max_write_zeroes_sectors);

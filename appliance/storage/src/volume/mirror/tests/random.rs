@@ -73,7 +73,10 @@ impl Story {
     }
 
     fn meets(&self, sector: u64, count: u64) -> bool {
-        self.asked.iter().flatten().any(|one| sector < one.sector + one.count && one.sector < sector + count)
+        self.asked
+            .iter()
+            .flatten()
+            .any(|one| sector < one.sector + one.count && one.sector < sector + count)
     }
 
     fn ask(&mut self, operation: Operation, sector: u64, count: u64) {
@@ -101,7 +104,11 @@ impl Story {
             match one.operation {
                 Operation::Read => {
                     let byte = self.site.byte(tag);
-                    assert!(sectors[0].contains(&byte), "{byte} is read, and {:?} is there", sectors[0]);
+                    assert!(
+                        sectors[0].contains(&byte),
+                        "{byte} is read, and {:?} is there",
+                        sectors[0]
+                    );
                     // It does not change any more.
                     sectors[0] = alloc::vec![byte];
                 }

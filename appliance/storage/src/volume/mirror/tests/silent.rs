@@ -245,11 +245,13 @@ fn records_are_written_in_both_places() {
         assert_eq!(site.pass(10), [(0, Ok(()))]);
     }
     let bytes = site.disks[0].0.borrow().bytes[..2 * DISTANCE].to_vec();
-    let whole = [0, DISTANCE].map(|at| Superblock::is_left(&{
-        let mut one = [0; 2 * DISTANCE];
-        one[at..at + DISTANCE].copy_from_slice(&bytes[at..at + DISTANCE]);
-        one
-    }));
+    let whole = [0, DISTANCE].map(|at| {
+        Superblock::is_left(&{
+            let mut one = [0; 2 * DISTANCE];
+            one[at..at + DISTANCE].copy_from_slice(&bytes[at..at + DISTANCE]);
+            one
+        })
+    });
     assert_eq!(whole, [true; 2]);
 }
 
@@ -317,7 +319,11 @@ fn member_is_detached_while_requests_are_under_way() {
         site.disks[0].answer();
         site.write(2, 4, 0xbb);
         assert_eq!(site.pass(60_000), [(2, Ok(()))]);
-        assert_eq!(site.states(), [MemberState::Out, MemberState::InSync], "as long as it is detached");
+        assert_eq!(
+            site.states(),
+            [MemberState::Out, MemberState::InSync],
+            "as long as it is detached"
+        );
         assert_eq!(site.mirror.status().get().why[0], Some(Why::Detached));
         // The last one is not detached.
         detached.set([true, true]);

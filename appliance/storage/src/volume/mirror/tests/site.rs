@@ -105,7 +105,9 @@ impl hal::Disk for Local {
         let request = medium.queue.remove(next)?;
         let at = request.sector as usize * 512;
         let result = match request.operation {
-            hal::Operation::Discard { .. } | hal::Operation::WriteZeroes { .. } if medium.refuses => {
+            hal::Operation::Discard { .. } | hal::Operation::WriteZeroes { .. }
+                if medium.refuses =>
+            {
                 Err(hal::DiskError::Unsupported)
             }
             hal::Operation::Discard { sectors } | hal::Operation::WriteZeroes { sectors, .. } => {
