@@ -361,6 +361,15 @@ impl World {
             let most = rng.pick(&[50, 1000, 5000]);
             Some(now + Duration::from_millis(rng.within(1..most)))
         };
+        if let Some((mirror, _)) = &self.mirror {
+            let detached = match self.rng.within(0..100) {
+                0..3 => Some([true, false]),
+                3..6 => Some([false, true]),
+                6..20 => Some([false; 2]),
+                _ => None,
+            };
+            detached.into_iter().for_each(|detached| mirror.detached().set(detached));
+        }
         for n in 0..2 {
             if self.heard_at[n].is_some_and(|at| at <= self.now) {
                 self.heard_at[n] = None;
@@ -495,6 +504,7 @@ fn story(world: &mut World) {
         fate.silent.set(false);
     });
     world.heard_at = [None; 2];
+    world.mirror.iter().for_each(|(mirror, _)| mirror.detached().set([false; 2]));
     // Whoever has forgotten something is asked for something.
     world.user.left += 30;
     if world.mirror.is_none() {

@@ -282,7 +282,9 @@ fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     }
     let made = appliance.storage().volumes.find(name).is_some();
     if made {
-        unopened(appliance, name)?;
+        unopened(appliance, name).map_err(|why| {
+            format!("{why}; `mirror detach {name} MEMBER force` takes a member out meanwhile")
+        })?;
     }
     let elsewhere = appliance.remote();
     if let Some(mirror) = elsewhere.mirrors.iter().find(|one| one.name == name && !force) {

@@ -34,6 +34,8 @@ pub(super) struct Member {
     pub there: Instant,
     /// … and when it last gave one after a while.
     pub back: Instant,
+    /// Since when the operator wants to do without it.
+    pub detached: Option<Instant>,
     /// Not tried again before this, once it is out.
     pub retry_at: Instant,
     /// What it had was given up, and it may still be at it.
@@ -59,6 +61,7 @@ impl Member {
             watch_at: Instant::ZERO,
             there: Instant::ZERO,
             back: Instant::ZERO,
+            detached: None,
             retry_at: Instant::ZERO,
             let_go: false,
             held: Vec::with_capacity(DEPTH),

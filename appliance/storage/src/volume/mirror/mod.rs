@@ -200,8 +200,8 @@ impl Mirror {
         self.growing.clone()
     }
 
-    /// Members for which it is true are left out when the mirror is next tended, and until it is false again. The last
-    /// one in sync is not left out: then it is set to false.
+    /// Members for which it is true are left out when the mirror is next tended and the other one answers, until it is
+    /// false again. The last one in sync is not left out: then it is set to false.
     pub fn detached(&self) -> Rc<Cell<[bool; 2]>> {
         self.detached.clone()
     }
@@ -291,7 +291,7 @@ impl Volume for Mirror {
         if self.forced.take() && matches!(self.start, Start::Assemble { .. }) {
             self.start = Start::Assemble { force: true };
         }
-        self.detach();
+        self.detach(now);
         self.tend_members(now);
         self.start_growing();
         self.go_on();

@@ -73,19 +73,17 @@ impl Mirror {
         self.status.set(status);
     }
 
-    /// Leaves out members that the operator wants to do without, and lets go of what they have.
-    pub(super) fn detach(&mut self) {
+    /// Takes note of members that the operator wants to do without: they are left out once the other one has shown that it
+    /// is there. The last one in sync is not.
+    pub(super) fn detach(&mut self, now: Instant) {
+        let mut detached = self.detached.get();
         for member in 0..2 {
-            let mut detached = self.detached.get();
-            if detached[member] && self.members[member].is_written() {
-                self.drop_member(member, Why::Detached);
-                detached[member] = !self.members[member].is_written();
-                self.detached.set(detached);
-                if detached[member] {
-                    self.let_go(member);
-                }
-            }
+            let alone = !self.members[1 - member].is_in_sync();
+            detached[member] &= !(alone && self.members[member].is_written());
+            let since = self.members[member].detached.unwrap_or(now);
+            self.members[member].detached = detached[member].then_some(since);
         }
+        self.detached.set(detached);
     }
 
     /// Gives up all that a member has which is left out. Without memory of the mirror's own, one that may use the memory
@@ -111,10 +109,11 @@ impl Mirror {
     }
 
     /// Whether patience with a member is over: it is to answer something that the other one could do, or has
-    /// done, and the other one is there. It may have been left out since, for another reason.
+    /// done, or the operator wants to do without it, and the other one is there. It may have been left out since, for
+    /// another reason.
     fn is_overdue(&mut self, member: usize, now: Instant) -> Option<Why> {
         let other = 1 - member;
-        let Member { let_go, probe, failed_probe, .. } = self.members[member];
+        let Member { let_go, probe, failed_probe, detached, .. } = self.members[member];
         if let_go || !self.members[other].is_in_sync() {
             return None;
         }
@@ -124,7 +123,10 @@ impl Mirror {
         let silent =
             since.map(|since| (since.max(self.members[other].back) + self.timeout, Why::Silent));
         let failed = failed_probe.map(|(at, error)| (at, Why::Failed(error)));
-        let (deadline, why) = silent.into_iter().chain(failed).min_by_key(|(at, _)| *at)?;
+        let written = self.members[member].is_written();
+        let wanted = detached.filter(|_| written).map(|at| (at, Why::Detached));
+        let reasons = wanted.into_iter().chain(silent).chain(failed);
+        let (deadline, why) = reasons.min_by_key(|(at, _)| *at)?;
         if now < deadline {
             self.clock.wake_at(deadline);
             return None;

@@ -313,9 +313,10 @@ fn member_is_detached_while_requests_are_under_way() {
         let detached = site.mirror.detached();
         detached.set([true, false]);
         site.mirror.tend(site.now);
-        let mut told = site.pass(10);
+        let mut told = site.pass(50);
         told.sort_by_key(|(tag, _)| *tag);
         assert_eq!(told, [(0, Ok(())), (1, Ok(()))]);
+        assert_eq!(site.states(), [MemberState::Out, MemberState::InSync]);
         site.disks[0].answer();
         site.write(2, 4, 0xbb);
         assert_eq!(site.pass(60_000), [(2, Ok(()))]);
