@@ -249,16 +249,24 @@ impl Storage {
             let volume = self.volumes.find(member).and_then(|id| self.volumes.get(id));
             volume.is_some_and(|volume| !volume.releases_memory())
         };
-        let buffers = match members.iter().any(keeps_memory) {
-            true => BUFFERS.max(2 * self.offered.map_or(0, Offered::chunk_size)),
+        // No request is larger than a chunk, or than what `remote read` asks for.
+        let chunk = self.offered.map_or(0, Offered::chunk_size);
+        let mut buffers = match members.iter().any(keeps_memory) {
+            true => BUFFERS.max(2 * chunk),
             false => 0,
         };
-        arena.alloc(Mirror::MEMORY + buffers, 4096).ok_or_else(|| {
-            let wanted = Size((Mirror::MEMORY + buffers) as u64);
-            format!(
-                "there is no memory for it: {wanted} in one piece; `show memory` tells what is free"
-            )
-        })
+        let least = chunk.max(BUFFERS / 2).min(buffers);
+        loop {
+            match arena.alloc(Mirror::MEMORY + buffers, 4096) {
+                Some(memory) => return Ok(memory),
+                None if buffers > least => buffers = (buffers / 2).max(least),
+                None => break,
+            }
+        }
+        let wanted = Size((Mirror::MEMORY + least) as u64);
+        Err(format!(
+            "no {wanted} of memory are free in one piece; `show memory` tells what is free"
+        ))
     }
 
     /// Takes a mirror apart that has come to rest; its members are volumes of their own again. False

@@ -29,13 +29,6 @@ impl Site {
         self.mirror.geometry().sectors
     }
 
-    /// Up to where the mirror goes both hold the same.
-    fn compare(&self) {
-        let used = self.sectors() as usize * 512;
-        let [first, second] = self.disks.each_ref().map(|disk| disk.data()[..used].to_vec());
-        assert!(first == second, "the members differ");
-    }
-
     fn in_sync(&mut self) {
         assert_eq!(self.pass(10_000), []);
         assert_eq!(self.states(), [MemberState::InSync; 2]);

@@ -24,15 +24,20 @@ enum Step {
     Pass(u64),
     Detach(usize),
     Attach,
+    Grow,
     CutPower,
 }
 
+/// Sectors that the disks have when they have grown, and what is in the new ones at first.
+const MORE: usize = 2 * SECTORS;
+const NEW: [u8; 2] = [0x5a, 0x77];
+
 fn step() -> impl Strategy<Value = Step> {
-    let sector = || 0..SECTORS as u64;
+    let sector = || 0..MORE as u64;
     prop_oneof![
         8 => sector().prop_map(Step::Write),
         6 => sector().prop_map(Step::Read),
-        2 => (0..SECTORS as u64 - 4, 1..5u32).prop_map(|(sector, count)| Step::Zero(sector, count)),
+        2 => (0..MORE as u64 - 4, 1..5u32).prop_map(|(sector, count)| Step::Zero(sector, count)),
         1 => (0..SECTORS as u64 - 4, 1..5u32).prop_map(|(sector, count)| Step::Discard(sector, count)),
         1 => Just(Step::Flush),
         3 => (0..2usize, 0..4usize).prop_map(|(disk, mute)| Step::Silence(disk, mute)),
@@ -41,6 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => prop_oneof![10..100u64, Just(1000), Just(3000), Just(6000), Just(12_000)].prop_map(Step::Pass),
         1 => (0..2usize).prop_map(Step::Detach),
         1 => Just(Step::Attach),
+        1 => Just(Step::Grow),
         1 => Just(Step::CutPower),
     ]
 }
@@ -87,7 +93,8 @@ impl Story {
             Operation::Write { .. } => self.next,
             _ => 0,
         };
-        if self.site.mirror.geometry().sectors == 0 {
+        let sectors = self.site.mirror.geometry().sectors;
+        if sectors == 0 || sector + count > sectors {
             return;
         }
         self.site.ask(tag, operation, sector, byte);
@@ -142,7 +149,23 @@ impl Story {
             self.site.buffers[tag].fill(0x33);
         }
         self.site.cut_power();
-        self.pass(50);
+        self.pass(2000);
+        // What was new has yet to be copied, if the new size was not durable.
+        let left = self.site.mirror.geometry().sectors as usize;
+        assert!(left > 0, "both can be read");
+        self.sectors[left..].iter_mut().for_each(|sector| *sector = NEW.to_vec());
+    }
+
+    fn grow(&mut self) {
+        if self.site.disks[0].data().len() == SECTORS * 512 {
+            for (disk, byte) in self.site.disks.iter().zip(NEW) {
+                disk.resize(MORE);
+                let old = (RESERVED as usize + SECTORS) * 512;
+                disk.0.borrow_mut().bytes[old..].fill(byte);
+            }
+            self.sectors.resize(MORE, NEW.to_vec());
+        }
+        self.site.mirror.growing().set(true);
     }
 
     fn take(&mut self, step: Step) {
@@ -168,6 +191,7 @@ impl Story {
                 self.site.mirror.detached().set(wanted);
             }
             Step::Attach => self.site.mirror.detached().set([false; 2]),
+            Step::Grow => self.grow(),
             Step::CutPower => self.cut_power(),
         }
         self.pass(10);
@@ -180,7 +204,8 @@ impl Story {
         self.pass(20_000);
         assert!(self.asked.iter().all(Option::is_none), "it does not end: {:?}", self.asked);
         self.site.settle();
-        for (n, allowed) in self.sectors.iter().enumerate() {
+        let sectors = self.site.mirror.geometry().sectors as usize;
+        for (n, allowed) in self.sectors.iter().enumerate().take(sectors) {
             let there = self.site.disks[1].sector(n as u64);
             assert!(allowed.contains(&there), "sector {n} holds {there}, not {allowed:?}");
         }
