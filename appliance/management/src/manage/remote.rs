@@ -3,7 +3,7 @@
 use crate::appliance::{Appliance, Told};
 use crate::config::{Config, Mirror, Name, Remote, Size};
 use crate::console::Managed;
-use crate::orders::{Order, Reads};
+use crate::orders::{MirrorOrder, Order, Reads};
 use crate::remote::{mirror, path_name};
 use crate::report::Value;
 use crate::status::{MirrorStatus, RemoteStatus};
@@ -20,7 +20,7 @@ pub(super) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, words:
         ("remote", "remap") => appliance.carry_out(Order::Remap(one(words)?)),
         ("remote", "read") => read(appliance, words),
         ("mirror", "create") => create(appliance, words),
-        ("mirror", "force") => appliance.carry_out(Order::ForceMirror(one(words)?)),
+        ("mirror", "force") => appliance.carry_out(Order::Mirror(one(words)?, MirrorOrder::Force)),
         ("mirror", "grow") => grow_mirror(appliance, one(words)?),
         ("mirror", "detach") => detach(appliance, words),
         ("mirror", "attach") => attach(appliance, words),
@@ -202,7 +202,7 @@ fn grow_mirror(appliance: &mut dyn Appliance, name: &str) -> Told {
         ));
     }
     let (from, to) = (size(status.sectors), size(status.possible_sectors));
-    appliance.carry_out(Order::GrowMirror(name))?;
+    appliance.carry_out(Order::Mirror(name, MirrorOrder::Grow))?;
     Ok(Managed::Told(format!(
         "{name} grows from {from} to {to} as soon as what is new is copied to {second}; the log tells, and \
          `mirror list`\n"
@@ -247,7 +247,7 @@ fn detach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
              does it"
         ));
     }
-    appliance.carry_out(Order::DetachMember { mirror: name, member: place, detached: true })?;
+    appliance.carry_out(Order::Mirror(name, MirrorOrder::Detach(place)))?;
     Ok(Managed::Told(format!(
         "{name} goes on without {member}, until `mirror attach {name} {member}` or the next start\n"
     )))
@@ -264,7 +264,7 @@ fn attach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
             "{member} is not detached but {state}; one that was left out comes back by itself"
         ));
     }
-    appliance.carry_out(Order::DetachMember { mirror: name, member: place, detached: false })?;
+    appliance.carry_out(Order::Mirror(name, MirrorOrder::Attach(place)))?;
     Ok(Managed::Told(format!(
         "{member} comes back once it has ended what it was asked for before; `mirror list` tells\n"
     )))

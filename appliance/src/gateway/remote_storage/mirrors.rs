@@ -55,6 +55,19 @@ impl MirrorSlot {
         format!("`mirror create {mirror} {first} {second} force` makes {second} a copy of {first}")
     }
 
+    /// Has it use the one member that can be read.
+    pub fn force(&self) -> Result<(), String> {
+        match self.status.get().state {
+            MirrorState::Alone => self.forced.set(true),
+            MirrorState::Running => return Err("it runs: there is nothing to force".into()),
+            MirrorState::Waiting => return Err("no member can be read yet".into()),
+            MirrorState::Strangers => {
+                return Err(format!("{}; {}", MirrorState::Strangers, self.how_to_make()));
+            }
+        }
+        Ok(())
+    }
+
     /// Tells the log of changes.
     pub fn tell(&mut self, at: Instant) {
         let (now, told) = (self.status.get(), self.told);

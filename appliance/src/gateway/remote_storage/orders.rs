@@ -1,16 +1,14 @@
 //! What management orders of remotes and mirrors.
 
-use super::mirrors::MirrorSlot;
 use super::read_benchmark::Reading;
 use crate::config::{Config, Mirror, Remote};
 use crate::console::{Managed, Progress};
 use crate::families::{self, MEASURE, OfMeasure};
 use crate::gateway::plane::DataPlane;
 use drivers::hal::Hold;
-use management::orders::{Reads, RemotePathOrder, SessionOrder};
+use management::orders::{MirrorOrder, Reads, RemotePathOrder, SessionOrder};
 use provider_set::ProviderSet;
 use storage::volume::VolumeId;
-use storage::volume::mirror::MirrorState;
 use verbs::EngineContext;
 
 const NO_PROVIDER: &str =
@@ -174,51 +172,27 @@ impl DataPlane {
         missing.map_or(Ok(()), |missing| Err(format!("there is no volume {:?}", missing.as_str())))
     }
 
-    /// Has a mirror use the one member that can be read.
-    pub(in crate::gateway) fn force_mirror(&mut self, mirror: &str) -> Result<(), String> {
-        let mut mirrors = self.storage.remote_storage.iter().flat_map(|one| &one.mirrors);
-        let found = mirrors.find(|one| one.name == mirror);
-        let slot = found.ok_or_else(|| format!("there is no mirror {mirror:?}"))?;
-        match slot.status.get().state {
-            MirrorState::Alone => slot.forced.set(true),
-            MirrorState::Running => return Err("it runs: there is nothing to force".into()),
-            MirrorState::Waiting => return Err("no member can be read yet".into()),
-            MirrorState::Strangers => {
-                let why = MirrorState::Strangers;
-                return Err(format!("{why}; {}", slot.how_to_make()));
-            }
-        }
-        Ok(())
-    }
-
-    /// A mirror, which is looked after at once.
-    fn mirror_soon(&mut self, mirror: &str) -> Result<&MirrorSlot, String> {
-        let now = self.now;
-        let found = self.storage.remote_storage.as_mut().and_then(|remote_storage| {
-            remote_storage.tend_due = Some(now);
-            remote_storage.mirrors.iter().map(|one| &**one).find(|one| one.name == mirror)
-        });
-        found.ok_or_else(|| format!("there is no mirror {mirror:?}"))
-    }
-
-    /// Has a mirror take the space that its members have got.
-    pub(in crate::gateway) fn grow_mirror(&mut self, mirror: &str) -> Result<(), String> {
-        self.mirror_soon(mirror).map(|slot| slot.growing.set(true))
-    }
-
-    /// Has a mirror do without a member, or no longer.
-    pub(in crate::gateway) fn detach_member(
+    /// Has a mirror do something, which is looked after at once.
+    pub(in crate::gateway) fn order_mirror(
         &mut self,
         mirror: &str,
-        member: usize,
-        detached: bool,
+        order: MirrorOrder,
     ) -> Result<(), String> {
-        let slot = self.mirror_soon(mirror)?;
-        let mut wanted = slot.detached.get();
-        if let Some(known) = wanted.get_mut(member) {
-            *known = detached;
+        let now = self.now;
+        let remote_storage = self.storage.remote_storage.as_mut();
+        let found = remote_storage.and_then(|remote_storage| {
+            remote_storage.tend_due = Some(now);
+            remote_storage.mirrors.iter().find(|one| one.name == mirror)
+        });
+        let slot = found.ok_or_else(|| format!("there is no mirror {mirror:?}"))?;
+        let mut detached = slot.detached.get();
+        match order {
+            MirrorOrder::Force => return slot.force(),
+            MirrorOrder::Grow => slot.growing.set(true),
+            MirrorOrder::Detach(member) => detached[member] = true,
+            MirrorOrder::Attach(member) => detached[member] = false,
         }
-        slot.detached.set(wanted);
+        slot.detached.set(detached);
         Ok(())
     }
 

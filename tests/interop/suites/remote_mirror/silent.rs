@@ -1,4 +1,4 @@
-//! A mirror of two disks of the appliance's own, one of which stops to answer: it neither fails nor resets.
+//! A mirror of two disks of the appliance's own, one of which stops answering: it neither fails nor resets.
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};

@@ -1,12 +1,12 @@
 //! A member that is behind is brought up to date, region by region.
 
-use super::Mirror;
 use super::bitmap::Bitmap;
 use super::grow::Growth;
 use super::issue::Job;
 use super::requests::Slot;
 use super::status::{MemberState, Why};
 use super::superblock::{DISTANCE, SIZE_ON_DISK, Superblock};
+use super::{Mirror, Shape};
 use crate::volume::{Operation, Request, Tag, VolumeError};
 use core::ops::Range;
 use drivers::hal::{Instant, Window};
@@ -162,6 +162,30 @@ impl Mirror {
         Request { tag: Tag::default(), operation, sector, data }
     }
 
+    /// Gives a member without a record one.
+    fn stamp(&mut self, shape: Shape, target: usize) {
+        let (generation, dirty) = (self.log.durable, Bitmap::new());
+        let record = Superblock { shape, generation, alone: false, dirty }.emit();
+        // A window of ours, large enough.
+        self.resync.buffer.fill(0);
+        let _ = self.resync.buffer.write(0, &record);
+        let _ = self.resync.buffer.write(DISTANCE, &record);
+        self.resync.phase = Phase::Stamping;
+        self.issue_resync(target);
+    }
+
+    /// The mirror grows: the next part is to be copied, or what is copied made durable.
+    fn copy_more(&mut self, target: usize) {
+        let growth = self.resync.growth.as_ref();
+        match growth.and_then(|growth| growth.part(self.resync.part_sectors())) {
+            Some(part) => self.resync.phase = Phase::Claimed(NO_REGION, part),
+            None => {
+                self.resync.phase = Phase::Flushing;
+                self.issue_resync(target);
+            }
+        }
+    }
+
     /// Takes the next step, if nothing is under way.
     pub(super) fn go_on_resync(&mut self) -> bool {
         let Some(shape) = self.shape else { return false };
@@ -176,25 +200,11 @@ impl Mirror {
             // Only once the member in sync has a record that says more.
             Phase::Idle if self.resync.stamp && self.log.durable < self.log.dropped => false,
             Phase::Idle if self.resync.stamp => {
-                let (generation, dirty) = (self.log.durable, Bitmap::new());
-                let record = Superblock { shape, generation, alone: false, dirty }.emit();
-                // A window of ours, large enough.
-                self.resync.buffer.fill(0);
-                let _ = self.resync.buffer.write(0, &record);
-                let _ = self.resync.buffer.write(DISTANCE, &record);
-                self.resync.phase = Phase::Stamping;
-                self.issue_resync(target);
+                self.stamp(shape, target);
                 true
             }
             Phase::Idle if self.resync.growth.is_some() => {
-                let growth = self.resync.growth.as_ref();
-                match growth.and_then(|growth| growth.part(self.resync.part_sectors())) {
-                    Some(part) => self.resync.phase = Phase::Claimed(NO_REGION, part),
-                    None => {
-                        self.resync.phase = Phase::Flushing;
-                        self.issue_resync(target);
-                    }
-                }
+                self.copy_more(target);
                 true
             }
             Phase::Growing if self.resync.growth.is_none() || self.finish_growing() => {

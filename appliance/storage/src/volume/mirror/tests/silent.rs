@@ -1,4 +1,4 @@
-//! Members that are local disks, one of which stops to answer: it keeps what it has, and may read and write the
+//! Members that are local disks, one of which stops answering: it keeps what it has, and may read and write the
 //! memory of that for as long as it likes.
 
 use super::site::*;
