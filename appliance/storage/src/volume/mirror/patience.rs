@@ -77,11 +77,11 @@ impl Mirror {
     /// is there. The last one in sync is not.
     pub(super) fn detach(&mut self, now: Instant) {
         let mut detached = self.detached.get();
-        for member in 0..2 {
+        for (member, wanted) in detached.iter_mut().enumerate() {
             let alone = !self.members[1 - member].is_in_sync();
-            detached[member] &= !(alone && self.members[member].is_written());
+            *wanted &= !(alone && self.members[member].is_written());
             let since = self.members[member].detached.unwrap_or(now);
-            self.members[member].detached = detached[member].then_some(since);
+            self.members[member].detached = wanted.then_some(since);
         }
         self.detached.set(detached);
     }
