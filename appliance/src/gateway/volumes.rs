@@ -314,6 +314,9 @@ impl Storage {
 fn note(pool: &DiskPool, event: Option<StoreEvent>) {
     let number = pool.number;
     match (event, pool.state()) {
+        (Some(StoreEvent::Failed(_)), state @ StoreState::Unreadable(_)) => {
+            log::error!("disk {number} {state}");
+        }
         (Some(StoreEvent::Failed(error)), _) => log::error!("disk {number}: {error}"),
         (_, StoreState::Damaged) => log::error!("disk {number} {}", StoreState::Damaged),
         (Some(StoreEvent::Loaded { one_copy: true }), _) => log::warn!(
