@@ -73,6 +73,9 @@ pub(super) struct Usnic {
     /// Bytes of memory of the engine, and what of it is there for messages of MPI that come in parts.
     memory: usize,
     budget: Budget,
+    /// Which process comes first with messages that wait for that, and when it is looked for what is not used of it.
+    turn: usize,
+    reclaims: Option<Instant>,
     /// What rules have of it.
     ends: UsnicEnds,
 }
@@ -123,6 +126,8 @@ impl Usnic {
             exchanges: Exchanges::new(rng.next_u64()),
             memory: size,
             budget: ob1::budget(size),
+            turn: 0,
+            reclaims: None,
             ends: UsnicEnds::new(size / 4),
         };
         for wanted in &config.usnic {
@@ -251,7 +256,7 @@ impl UdpEngine for Usnic {
     }
 
     fn deadline(&mut self) -> Option<Instant> {
-        self.engine.deadline()
+        Instant::first([self.engine.deadline(), self.reclaims])
     }
 
     fn rules<'a>(&'a mut self, touched: &'a mut bool, now: Instant) -> Option<UsnicTransport<'a>> {
