@@ -117,11 +117,12 @@ section! {
 section! {
     /// What one host may have at a time, by its address.
     Limits {
-        /// Sessions of storage clients.
-        sessions_per_host: u16 [1, 64] = 64;
+        /// Sessions of storage clients, of the 64 that there may be; a session over several paths is one.
+        sessions_per_host: u16 [1, 64] = 32;
         /// Connections: queue pairs of the RDMA connection manager, and TCP or SMC-R connections.
         connections_per_host: u32 [1, 65535] = 1024;
-        /// Memory of its storage sessions; without it, what there is. Connections are limited by their number.
+        /// Memory of its storage sessions; without it three quarters of what there is for sessions. Connections are limited by
+        /// their number.
         memory_per_host: Option<Size> [1 << 20, 1 << 44];
     }
 }
