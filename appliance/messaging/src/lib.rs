@@ -52,7 +52,7 @@ pub mod rio_cm;
 pub mod transport;
 pub mod usnic;
 
-use crate::relay::{Interfaces, Notice, Relay, World};
+use crate::relay::{Ending, Interfaces, Notice, Relay, World};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -78,6 +78,8 @@ enum User {
     /// On the interface with this number.
     Service(usize, Echo),
     Rule(String, Relay),
+    /// A rule that has ended.
+    Ending(Ending),
 }
 
 /// All of them.
@@ -137,7 +139,7 @@ impl Users {
         let rules = self.users.iter_mut().flatten();
         let mut found = rules.filter_map(|user| match user {
             User::Rule(of, relay) if of == name => Some(relay),
-            User::Rule(..) | User::Service(..) => None,
+            User::Rule(..) | User::Service(..) | User::Ending(_) => None,
         });
         found.next().map_or(Ok(()), |relay| relay.listen(world))
     }
@@ -161,7 +163,7 @@ impl Users {
     }
 
     /// Takes a rule out: nobody listens for it any more, and its connections end by an abort. Those of others
-    /// go on. How many messages were lost with them.
+    /// go on; handshakes of SMC-R that have gone far are finished first. How many messages were lost with them.
     pub fn remove_rule<P: Provider + ?Sized>(
         &mut self,
         name: &str,
@@ -170,7 +172,6 @@ impl Users {
         let is_it = |user: &Option<User>| matches!(user, Some(User::Rule(n, _)) if n == name);
         let Some(place) = self.users.iter().position(is_it) else { return 0 };
         let Some(User::Rule(_, relay)) = self.users[place].take() else { return 0 };
-        self.owners.retain(|_, owner| (*owner / relay::OWNERS) as usize != place);
         self.notices.retain(|(at, _)| *at != place);
         self.timers.forget(place);
         relay.stop(world)
@@ -230,6 +231,9 @@ impl Users {
                 echo.poll(interfaces.get(*at), engine, ctx);
             }
             Some(Some(User::Rule(_, relay))) => relay.poll(owner, world),
+            Some(Some(User::Ending(_))) => {
+                return self.go_on_ending(place, |ending| ending.poll(owner, world));
+            }
             None | Some(None) => {}
         }
         self.settle(place);
@@ -242,7 +246,7 @@ impl Users {
                 echo.poll(interfaces.get(*at), engine, ctx);
             }
             Some(Some(User::Rule(_, relay))) => relay.handle_timeout(world),
-            None | Some(None) => {}
+            None | Some(None | Some(User::Ending(_))) => {}
         }
         self.settle(place);
     }
@@ -271,6 +275,10 @@ impl Users {
                 echo.handle_event(socket, ready, interfaces.get(*at), engine, ctx);
             }
             Some(Some(User::Rule(_, relay))) => relay.handle_event(owner, socket, ready, world),
+            Some(Some(User::Ending(_))) => {
+                let go_on = |ending: Ending| ending.handle_event(owner, socket, ready, world);
+                return self.go_on_ending(place, go_on);
+            }
             None | Some(None) => {}
         }
         self.settle(place);
@@ -284,7 +292,7 @@ impl Users {
         }
         let due = match self.users.get_mut(place) {
             // It left while this was on its way.
-            None | Some(None) => return,
+            None | Some(None | Some(User::Ending(_))) => return,
             Some(Some(User::Service(_, echo))) => echo.poll_timeout(),
             Some(Some(User::Rule(_, relay))) => {
                 while let Some(notice) = relay.poll_notice() {
@@ -312,7 +320,7 @@ impl Users {
         let (place, notice) = self.notices.pop_front()?;
         match self.users.get(place)?.as_ref()? {
             User::Rule(name, _) => Some((name, notice)),
-            User::Service(..) => None,
+            User::Service(..) | User::Ending(_) => None,
         }
     }
 
@@ -329,7 +337,7 @@ impl Users {
     pub fn rules(&self) -> impl Iterator<Item = (&str, &Relay)> {
         self.users.iter().flatten().filter_map(|user| match user {
             User::Rule(name, relay) => Some((name.as_str(), relay)),
-            User::Service(..) => None,
+            User::Service(..) | User::Ending(_) => None,
         })
     }
 
@@ -337,7 +345,7 @@ impl Users {
     pub fn services(&self) -> impl Iterator<Item = (usize, &Echo)> {
         self.users.iter().flatten().filter_map(|user| match user {
             User::Service(at, echo) => Some((*at, echo)),
-            User::Rule(..) => None,
+            User::Rule(..) | User::Ending(_) => None,
         })
     }
 

@@ -156,7 +156,22 @@ impl Acceptor {
         Instant::first([self.connections.tcp.poll_timeout(), self.evicts])
     }
 
-    /// Ends everything: nobody listens any more, and connections end by an abort.
+    /// Listens no more, and ends all connections by an abort. Handshakes that have gone far are finished first: until
+    /// [`Connections::is_over`] it is to be polled, and then stopped.
+    pub fn end<P: Provider + ?Sized>(
+        &mut self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        self.connections.tcp.stop_listening(interface);
+        while let Some(stream) = self.connections.tcp.accept(interface, ctx.now) {
+            self.connections.tcp.abort(interface, stream, ctx.now);
+        }
+        self.connections.close_all(interface, engine, ctx);
+    }
+
+    /// Ends everything at once: nobody listens any more, and connections end by an abort.
     pub fn stop<P: Provider + ?Sized>(
         self,
         interface: &mut Interface,

@@ -37,6 +37,13 @@ const CONNECTION: &str = "connection";
 /// Why, when all places are taken.
 const FULL: &str = "connections";
 
+/// What a host holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    connections: u32,
+    pinned: u32,
+}
+
 /// The books.
 #[derive(Debug)]
 pub struct Admission {
@@ -44,8 +51,9 @@ pub struct Admission {
     left: u64,
     /// Connections that a host may have.
     per_host: u32,
-    /// By who is accountable.
-    hosts: BTreeMap<IpAddr, u32>,
+    /// By who is accountable: the connections of a host, and of these those that are over here, and that the host has not
+    /// let go of.
+    hosts: BTreeMap<IpAddr, Held>,
     /// What was refused.
     pub refusals: Refusals,
 }
@@ -70,22 +78,27 @@ impl Admission {
 
     /// Lets a connection of a host in that takes so many bytes, and speaks `smc`; false if it may not.
     pub(super) fn admit(&mut self, host: IpAddr, gate: &Gate, smc: bool, bytes: u64) -> bool {
-        let count = self.hosts.get(&accountable(host)).copied().unwrap_or(0);
+        let Held { connections: count, pinned } =
+            self.hosts.get(&accountable(host)).copied().unwrap_or_default();
         let (reason, advice): (_, Cow<'static, str>) = if !gate.hosts.admits(host) {
             let advice = format!("{} does not list this host", gate.key);
             ("host_not_admitted", advice.into())
         } else if smc && !gate.smc.admits(host) {
             ("host_not_admitted", "smc.hosts does not list this host for SMC-R".into())
         } else if count >= self.per_host {
-            let advice =
+            let mut advice =
                 format!("it has {count} connections; limits.connections_per_host allows no more");
+            if pinned > 0 {
+                let over = format!(", and {pinned} of them are over here and not at its end");
+                advice.insert_str(advice.find(';').unwrap_or(advice.len()), &over);
+            }
             ("connections_per_host", advice.into())
         } else if bytes > self.left {
             let advice = "the buffers of all connections take what there is for them: smaller buffer_size, \
                           fewer connections, or more memory";
             ("memory", advice.into())
         } else {
-            *self.hosts.entry(accountable(host)).or_default() += 1;
+            self.hosts.entry(accountable(host)).or_default().connections += 1;
             self.left -= bytes;
             return true;
         };
@@ -146,12 +159,29 @@ impl Admission {
     /// A connection of a host that was let in is over.
     pub(super) fn leave(&mut self, host: IpAddr, bytes: u64) {
         self.give_back(bytes);
+        self.forget_one(host, false);
+    }
+
+    /// A connection of a host's is over here, and the host can still write to its buffer, or has not said that it is over:
+    /// until [`Admission::unpin`] it counts as one that it has.
+    pub(super) fn pin(&mut self, host: IpAddr) {
+        let held = self.hosts.entry(accountable(host)).or_default();
+        held.connections += 1;
+        held.pinned += 1;
+    }
+
+    /// The host has let go of such a connection.
+    pub(super) fn unpin(&mut self, host: IpAddr) {
+        self.forget_one(host, true);
+    }
+
+    fn forget_one(&mut self, host: IpAddr, pinned: bool) {
         let host = accountable(host);
-        if let Some(count) = self.hosts.get_mut(&host) {
-            *count -= 1;
-            if *count == 0 {
-                self.hosts.remove(&host);
-            }
+        let Some(held) = self.hosts.get_mut(&host) else { return };
+        held.connections = held.connections.saturating_sub(1);
+        held.pinned = held.pinned.saturating_sub(u32::from(pinned));
+        if held.connections == 0 {
+            self.hosts.remove(&host);
         }
     }
 

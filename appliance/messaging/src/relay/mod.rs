@@ -10,6 +10,7 @@
 //! leaves it, and comes back with what arrives next, or with room.
 
 pub mod balance;
+mod ending;
 mod endpoints;
 mod ends;
 pub mod frames;
@@ -22,6 +23,7 @@ mod servers;
 mod streams;
 mod timer;
 
+pub use ending::Ending;
 pub use rule::{Counters, Notice, Rule};
 
 use crate::messages::{MessageConnection, Messages};

@@ -1,6 +1,5 @@
 //! Link groups: how they are made, joined by sockets, left, and ended.
 
-use super::buffers::put_back;
 use super::config::{Device, address_of};
 use super::handshake::Refusal;
 use super::peer_buffers::PeerBuffers;
@@ -15,7 +14,7 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use net::Neighbours;
 use net::Resolution;
-use verbs::{PdId, Provider};
+use verbs::Provider;
 
 /// How long the queue pairs of a group stay after its end was said.
 const FAREWELL: Duration = Duration::from_millis(250);
@@ -95,6 +94,8 @@ impl Engine {
             next_link: 1,
             members: Vec::new(),
             idle: None,
+            retained: Vec::new(),
+            is_retiring: false,
             buffers: PeerBuffers::default(),
             flow: None,
             wants_link: false,
@@ -257,49 +258,6 @@ impl Engine {
         }
     }
 
-    /// Takes a socket's memory and its place in its group.
-    pub(super) fn give_back<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
-        let Engine { sockets, groups, spare, config, .. } = self;
-        let socket = &mut sockets[key];
-        if let Some(buffer) = socket.buffer.take() {
-            recycle(spare, config.spare_buffers, buffer, ctx);
-        }
-        let keys: Vec<(PdId, u32)> = socket.rmb_keys().collect();
-        for one in socket.elsewhere.drain(..) {
-            let _ = ctx.provider.deregister(one.region.id);
-        }
-        if let Some(region) = socket.rmb.take() {
-            // What the peer has written and not told of lies in memory, too.
-            let lazy = ctx.provider.take_on_demand_memory(region.id);
-            // It is registered as long as the socket has it.
-            let _ = ctx.provider.deregister(region.id);
-            match lazy {
-                Some(memory) => put_back(memory, ctx),
-                None if !region.memory.is_empty() => ctx.arena.free(region.memory),
-                None => {}
-            }
-        }
-        let Some(group_key) = socket.group.take() else { return };
-        let (told, member) = (socket.peer.size > 0, socket.member);
-        let Some(group) = groups.get_mut(group_key) else { return };
-        group.members.swap_remove(member);
-        if let Some(&moved) = group.members.get(member) {
-            sockets[moved].member = member;
-        }
-        if told {
-            group.dead_keys.extend(keys);
-        }
-        if group.members.is_empty() {
-            group.idle = Some(ctx.now);
-            self.arm_group(group_key, ctx.now);
-        }
-        self.next_flow(group_key, ctx);
-    }
-
     /// The first link of a group is confirmed.
     pub(super) fn group_up(&mut self, key: usize, now: Instant) {
         let group = &mut self.groups[key];
@@ -391,8 +349,8 @@ impl Engine {
     ) {
         self.counters.aborted += 1;
         self.apply(key, Input::LinksLost);
-        self.sockets[key].in_flight = 0;
         self.give_back(key, ctx);
+        self.sockets[key].in_flight = 0;
         self.announce(key, Ready::ABORTED | Ready::CLOSED);
         self.reap(key, ctx);
     }
@@ -416,6 +374,7 @@ impl Engine {
             let _ = ctx.provider.destroy_qp(link.qp);
             ctx.arena.free(link.memory);
         }
+        self.release_retained(&group.retained, ctx);
         // Neither a region nor a queue pair of it is left.
         let _ = ctx.provider.dealloc_pd(group.pd);
     }

@@ -33,6 +33,7 @@ mod ids;
 mod link;
 mod llc;
 mod peer_buffers;
+mod retained;
 mod server;
 mod state;
 mod stats;
@@ -61,6 +62,7 @@ use doubts::Doubts;
 use drivers::hal::{Instant, Window};
 use hosts::Host;
 use ids::WorkId;
+use retained::Retained;
 use slab::Slab;
 use table::{Group, GroupState, Phase, Socket};
 use timer::Timers;
@@ -84,6 +86,8 @@ pub struct Engine {
     cq: CqId,
     sockets: Slab<Socket>,
     groups: Slab<Group>,
+    /// What is left of sockets whose peers have not let go of their receive buffers.
+    retained: BTreeMap<SocketId, Retained>,
     /// By their TCP addresses.
     hosts: BTreeMap<IpAddr, Host>,
     /// Servers with which SMC-R comes to nothing.
@@ -152,6 +156,7 @@ impl Engine {
             cq,
             sockets: Slab::new(),
             groups: Slab::new(),
+            retained: BTreeMap::new(),
             hosts: BTreeMap::new(),
             doubts: Doubts::default(),
             generation: ctx.rng.next_u32() as u16,
