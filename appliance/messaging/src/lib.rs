@@ -174,7 +174,43 @@ impl Users {
         let Some(User::Rule(_, relay)) = self.users[place].take() else { return 0 };
         self.notices.retain(|(at, _)| *at != place);
         self.timers.forget(place);
-        relay.stop(world)
+        let (lost, left) = relay.stop(world);
+        self.put_ending(place, left);
+        lost
+    }
+
+    /// Has the rule that listens on the same become another one. How many connections ended of hosts that it does not
+    /// admit; None if it cannot become that, or there is none.
+    pub fn adjust_rule<P: Provider + ?Sized>(
+        &mut self,
+        rule: relay::Rule,
+        world: &mut World<'_, '_, P>,
+    ) -> Option<usize> {
+        let place = self.users.iter().position(
+            |user| matches!(user, Some(User::Rule(_, relay)) if relay.rule().can_become(&rule)),
+        )?;
+        let Some(Some(User::Rule(name, relay))) = self.users.get_mut(place) else { return None };
+        name.clone_from(&rule.name);
+        let ended = relay.adjust(rule, world);
+        self.settle(place);
+        Some(ended)
+    }
+
+    /// Keeps what is left of a rule, or forgets who it was if nothing is.
+    fn put_ending(&mut self, place: usize, left: Option<Ending>) {
+        self.users[place] = left.map(User::Ending);
+        if self.users[place].is_none() {
+            self.owners.retain(|_, owner| (*owner / relay::OWNERS) as usize != place);
+        }
+    }
+
+    /// Has what is left of a rule, if it is that which has a place, see to what is new.
+    fn go_on_ending(&mut self, place: usize, go_on: impl FnOnce(Ending) -> Option<Ending>) {
+        let ending = self.users.get_mut(place);
+        let ending = ending.and_then(|user| user.take_if(|user| matches!(user, User::Ending(_))));
+        if let Some(User::Ending(ending)) = ending {
+            self.put_ending(place, go_on(ending));
+        }
     }
 
     /// Sees to what is new: of connections, by the engine's events, and because its time has come. How much.
@@ -361,6 +397,8 @@ impl Users {
 mod linx_tests;
 #[cfg(test)]
 mod machine;
+#[cfg(test)]
+mod rule_changes;
 #[cfg(test)]
 mod slow_servers;
 #[cfg(test)]

@@ -38,6 +38,15 @@ const ACCEPTED: usize = 16;
 /// Places for those who come while all others are taken, until it is decided whether another gives way.
 const OVERFLOW: usize = 8;
 
+/// Bytes of the buffers of a connection.
+fn cost(limits: Limits) -> u64 {
+    (limits.receive + limits.transmit) as u64
+}
+
+fn with_overflow(limits: Limits) -> Limits {
+    Limits { connections: limits.connections + OVERFLOW, ..limits }
+}
+
 impl Acceptor {
     /// Listens on `port` of all addresses of the interface, and if it `offers` does so with SMC. `owner`: how
     /// the engine's sockets say that they are of this acceptor ([`Engine::poll_event`]).
@@ -49,17 +58,37 @@ impl Acceptor {
         gate: Gate,
         owner: u32,
     ) -> Self {
-        let places = limits.connections;
-        let connections = places + OVERFLOW;
-        let listener = Listener::new(interface, port, Limits { connections, ..limits });
+        let listener = Listener::new(interface, port, with_overflow(limits));
         listener.offer_smc(interface, offers);
-        let cost = (limits.receive + limits.transmit) as u64;
         Acceptor {
-            connections: Connections::new(listener, owner, cost, true),
+            connections: Connections::new(listener, owner, cost(limits), true),
             gate,
-            places,
+            places: limits.connections,
             evicts: None,
         }
+    }
+
+    /// Has other limits, and lets others in, from the next connection on. Connections that there are stay, but for those
+    /// of hosts that the gate admits no more: these end.
+    pub fn adjust<P: Provider + ?Sized>(
+        &mut self,
+        limits: Limits,
+        gate: Gate,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        self.connections.tcp.set_limits(interface, with_overflow(limits));
+        self.connections.set_cost(cost(limits));
+        self.places = limits.connections;
+        self.evicts = None;
+        for id in self.connections.shaking() {
+            let host = self.connections.ends(id).map(|(_, remote)| remote.ip());
+            if host.is_some_and(|host| !gate.hosts.admits(host)) {
+                self.connections.close(id, true, interface, engine, ctx);
+            }
+        }
+        self.gate = gate;
     }
 
     /// Its name among those of [`Interface::ready`].

@@ -30,6 +30,12 @@ impl Connector {
         }
     }
 
+    /// Has other limits from the next connection on.
+    pub fn adjust(&mut self, limits: Limits, interface: &mut Interface) {
+        self.connections.tcp.set_limits(interface, limits);
+        self.connections.set_cost((limits.receive + limits.transmit) as u64);
+    }
+
     /// Its name among those of [`Interface::ready`]; always of the same interface.
     pub fn tcp_owner(&mut self, interface: &mut Interface) -> Owner {
         self.connections.tcp.owner(interface)

@@ -9,6 +9,7 @@
 //! each way at most. Who has more goes to the end of the queue; who has no more to move, or nowhere to put it,
 //! leaves it, and comes back with what arrives next, or with room.
 
+mod adjust;
 pub mod balance;
 mod ending;
 mod endpoints;
@@ -36,8 +37,8 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use endpoints::Endpoints;
 use messages::Conversation;
+use net::Interface;
 use net::tcp::{Closed, Owner};
-use net::{Interface, connector};
 use pipe::{Pipe, Side, Sides};
 use probe::Probe;
 use slab::Slab;
@@ -161,21 +162,17 @@ impl Relay {
         seed: u16,
         now: Instant,
     ) -> Self {
-        let limits = rule.limits;
         let all = 0..interfaces.count();
         let front = |port| {
             let fronts = all.clone().map(|at| {
                 let (interface, owner) = (interfaces.get(at), first_owner + numbers(at)[0]);
+                let limits = rule.limits;
                 Acceptor::new(interface, port, rule.offers, limits, rule.gate.clone(), owner)
             });
             fronts.collect()
         };
         let fronts = rule.listen.port().map_or_else(Vec::new, front);
-        let places = connector::Limits {
-            connections: limits.connections + rule.backends.len(),
-            receive: limits.receive,
-            transmit: limits.transmit,
-        };
+        let places = rule.to_servers();
         let back = |at| Connector::new(places, seed, first_owner + numbers(at)[1]);
         let backs = all.map(back).collect();
         let balance = Balance::new(&rule.backends, rule.health_interval, now);

@@ -40,7 +40,8 @@ impl Relay {
         world: &mut World<'_, '_, P>,
     ) -> bool {
         let (relayed, now) = (&mut self.relayed[key], world.ctx.now);
-        let place = match &self.balance.backends()[relayed.backend].address {
+        let Some(backend) = self.balance.backends().get(relayed.backend) else { return false };
+        let place = match &backend.address {
             Target::Socket(address) => {
                 let doubts = || world.engine.doubts(address.ip(), now);
                 let smc = self.rule.smc && !relayed.plain && !doubts();
@@ -129,12 +130,7 @@ impl Relay {
         if self.balance.answered(backend, true) {
             self.tell(backend, true);
         }
-        let unwatched = [Some(front), back].into_iter().flatten().any(|place| match place {
-            Place::Message(connection) => !world.messages.is_watched(connection),
-            Place::Stream(_) => false,
-        });
-        let default = unwatched.then_some(messages::UNWATCHED);
-        self.relayed[key].patience = self.rule.idle_timeout.or(default);
+        self.relayed[key].patience = self.patience(&self.relayed[key], world);
         if let Some(idle) = self.relayed[key].patience {
             self.timers.put(key, world.ctx.now + idle);
         }

@@ -47,6 +47,11 @@ impl<T: Tcp> Connections<T> {
         (count >= own + 2).then_some((host, socket))
     }
 
+    /// The connections whose handshake is under way.
+    pub(crate) fn shaking(&self) -> Vec<ConnectionId> {
+        self.handshakes.iter().copied().filter(|&id| self.handshake(id).is_some()).collect()
+    }
+
     /// When the first of the handshakes began that are under way.
     pub(crate) fn oldest_handshake(&self) -> Option<Instant> {
         let mut handshakes = self.handshakes.iter().filter_map(|&id| self.handshake(id));

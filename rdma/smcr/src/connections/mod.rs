@@ -106,6 +106,8 @@ pub(super) struct Connection<N> {
     told: bool,
     /// It has fallen back, and nothing was read since.
     fresh: bool,
+    /// Bytes of its buffers, out of the engine's books.
+    cost: u64,
 }
 
 /// Which connection a socket of the engine is of.
@@ -203,6 +205,7 @@ impl<T: Tcp> Connections<T> {
             rest,
             told: false,
             fresh: false,
+            cost: self.cost,
         };
         let id = ConnectionId { key: self.connections.insert(connection), turn };
         self.names.insert(name, id);
