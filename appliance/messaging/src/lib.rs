@@ -400,6 +400,8 @@ mod machine;
 #[cfg(test)]
 mod rule_changes;
 #[cfg(test)]
+mod shares;
+#[cfg(test)]
 mod slow_servers;
 #[cfg(test)]
 mod stalled;

@@ -49,19 +49,20 @@ fn with_overflow(limits: Limits) -> Limits {
 
 impl Acceptor {
     /// Listens on `port` of all addresses of the interface, and if it `offers` does so with SMC. `owner`: how
-    /// the engine's sockets say that they are of this acceptor ([`Engine::poll_event`]).
+    /// the engine's sockets say that they are of this acceptor ([`Engine::poll_event`]). `beyond`: bytes that a connection
+    /// takes beyond its buffers, out of the engine's books.
     pub fn new(
         interface: &mut Interface,
         port: u16,
         offers: bool,
-        limits: Limits,
+        (limits, beyond): (Limits, u64),
         gate: Gate,
         owner: u32,
     ) -> Self {
         let listener = Listener::new(interface, port, with_overflow(limits));
         listener.offer_smc(interface, offers);
         Acceptor {
-            connections: Connections::new(listener, owner, cost(limits), true),
+            connections: Connections::new(listener, owner, cost(limits) + beyond, true),
             gate,
             places: limits.connections,
             evicts: None,
@@ -72,14 +73,14 @@ impl Acceptor {
     /// of hosts that the gate admits no more: these end.
     pub fn adjust<P: Provider + ?Sized>(
         &mut self,
-        limits: Limits,
+        (limits, beyond): (Limits, u64),
         gate: Gate,
         interface: &mut Interface,
         engine: &mut Engine,
         ctx: &mut EngineContext<'_, P>,
     ) {
         self.connections.tcp.set_limits(interface, with_overflow(limits));
-        self.connections.set_cost(cost(limits));
+        self.connections.set_cost(cost(limits) + beyond);
         self.places = limits.connections;
         self.evicts = None;
         for id in self.connections.shaking() {
@@ -111,7 +112,8 @@ impl Acceptor {
             let offers = listener.offers_smc(interface, stream);
             let (host, cost, owner) =
                 (remote.ip(), self.connections.cost(), self.connections.owner());
-            if !engine.admission.admit(host, &self.gate, offers, cost) {
+            let here = self.connections.of_host(host);
+            if !engine.admission.admit(host, &self.gate, offers, cost, here) {
                 self.connections.tcp.abort(interface, stream, ctx.now);
                 continue;
             }

@@ -269,7 +269,8 @@ impl World {
         let smc = Engine::new(smc, vec![device], &mut context).map_err(|e| anyhow!("{e:?}"))?;
         let limits = net::tcp::Limits { connections: 64, receive: 4096, transmit: 4096 };
         let echo = [false, true].map(|discard| {
-            Echo::new(&mut interface, discard, true, limits, &Hosts::default(), discard.into())
+            let all = &Hosts::default();
+            Echo::new(&mut interface, discard, true, (limits, 64), all, discard.into())
         });
         Ok(World {
             port,

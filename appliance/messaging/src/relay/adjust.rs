@@ -2,6 +2,7 @@
 //! things: hosts that it admits no more lose their connections, and silence is measured by the new time.
 
 use super::balance::GONE;
+use super::frames::Frames;
 use super::pipe::Side;
 use super::probe::Probe;
 use super::{Place, Relay, Relayed, Rule, World, messages};
@@ -11,6 +12,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use net::connector;
 use verbs::Provider;
+
+/// How long a connection may be silent whose ends are both known to be there, if the rule does not say: a pool of
+/// connections to a database rests over a weekend, and over a holiday.
+const IDLE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Rule {
     /// Whether it can become another one without an end of its connections: it listens on the same, and says messages
@@ -23,6 +28,26 @@ impl Rule {
         self.listen == other.listen
             && self.offers == other.offers
             && (!carries_messages || says(self) == says(other))
+    }
+
+    /// Bytes that a connection takes beside the buffers of its client, who has to have room for all of it: those of its
+    /// server, and of messages on their way there.
+    pub(super) fn beyond_clients(&self) -> u64 {
+        let messages = self.backends.iter().any(|target| matches!(target, Target::Message(_)));
+        let messages = if messages { Frames::memory(self.framing.longest) as u64 } else { 0 };
+        self.buffers() + messages
+    }
+
+    /// Bytes that a connection to a server takes: none that its client has not paid for.
+    pub(super) fn cost_of_server(&self) -> u64 {
+        match self.listen {
+            Listen::Port(_) => 0,
+            Listen::Message(_) => self.buffers(),
+        }
+    }
+
+    fn buffers(&self) -> u64 {
+        (self.limits.receive + self.limits.transmit) as u64
     }
 
     /// What its connectors may have: connections, and questions to servers.
@@ -49,10 +74,11 @@ impl Relay {
         let Relay { rule, fronts, backs, .. } = self;
         let World { interfaces, engine, ctx, .. } = &mut *world;
         for (at, front) in fronts.iter_mut().enumerate() {
-            front.adjust(rule.limits, rule.gate.clone(), interfaces.get(at), engine, ctx);
+            let limits = (rule.limits, rule.beyond_clients());
+            front.adjust(limits, rule.gate.clone(), interfaces.get(at), engine, ctx);
         }
         for (at, back) in backs.iter_mut().enumerate() {
-            back.adjust(rule.to_servers(), interfaces.get(at));
+            back.adjust(rule.to_servers(), rule.cost_of_server(), interfaces.get(at));
         }
         let places = self.balance.adjust(&self.rule.backends, self.rule.health_interval, now);
         self.follow_servers(&places, world);
@@ -127,6 +153,32 @@ impl Relay {
             Place::Message(connection) => !world.messages.is_watched(connection),
             Place::Stream(_) => false,
         });
-        self.rule.idle_timeout.or(unwatched.then_some(messages::UNWATCHED))
+        patience(self.rule.idle_timeout, unwatched)
+    }
+}
+
+/// How long silence may last, by what the rule says, if a peer may be gone without anybody's noticing or not.
+fn patience(idle: Option<Duration>, unwatched: bool) -> Option<Duration> {
+    match idle {
+        Some(Duration::ZERO) => None,
+        Some(time) => Some(time),
+        None if unwatched => Some(messages::UNWATCHED),
+        None => Some(IDLE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_lasts_a_week_unless_the_rule_says_otherwise() {
+        let day = Duration::from_secs(24 * 3600);
+        for unwatched in [false, true] {
+            assert_eq!(patience(Some(day), unwatched), Some(day));
+            assert_eq!(patience(Some(Duration::ZERO), unwatched), None, "for ever");
+        }
+        assert_eq!(patience(None, false), Some(7 * day));
+        assert_eq!(patience(None, true), Some(Duration::from_secs(300)));
     }
 }

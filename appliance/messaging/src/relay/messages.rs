@@ -143,7 +143,11 @@ impl Relay {
             Carries::Messages { longest } => longest.min(rule.framing.longest),
             Carries::Bytes => 0,
         });
-        let memory = longest.iter().map(|&longest| Frames::memory(longest) as u64).sum();
+        // A client over a stream has paid for it.
+        let memory = match front {
+            Place::Stream(_) => 0,
+            Place::Message(_) => longest.iter().map(|&it| Frames::memory(it) as u64).sum(),
+        };
         if !world.engine.admission.take(memory) {
             self.counters.refused += 1;
             self.end(key, true, world);

@@ -166,14 +166,15 @@ impl Relay {
         let front = |port| {
             let fronts = all.clone().map(|at| {
                 let (interface, owner) = (interfaces.get(at), first_owner + numbers(at)[0]);
-                let limits = rule.limits;
+                let limits = (rule.limits, rule.beyond_clients());
                 Acceptor::new(interface, port, rule.offers, limits, rule.gate.clone(), owner)
             });
             fronts.collect()
         };
         let fronts = rule.listen.port().map_or_else(Vec::new, front);
         let places = rule.to_servers();
-        let back = |at| Connector::new(places, seed, first_owner + numbers(at)[1]);
+        let back =
+            |at| Connector::new(places, rule.cost_of_server(), seed, first_owner + numbers(at)[1]);
         let backs = all.map(back).collect();
         let balance = Balance::new(&rule.backends, rule.health_interval, now);
         Relay {

@@ -12,7 +12,7 @@ use messaging::relay::frames::Framing;
 use messaging::relay::{self, Interfaces, Relay, World};
 use net::hosts::Hosts;
 use net::tcp::Limits;
-use smcr::admission::Gate;
+use smcr::admission::{Gate, share_of};
 use verbs::Provider;
 
 /// Share of the memory that TCP buffers may take: half of the heap, which has an eighth.
@@ -190,6 +190,8 @@ impl Rules {
         let buffer = rule.buffer_size.0 as usize;
         let seconds = Duration::from_secs;
         let offers = offers(&self.smc);
+        let share = || share_of(rule.connections.into());
+        let per_host = rule.connections_per_host.map_or_else(share, u32::from);
         relay::Rule {
             name: rule.name.to_string(),
             listen: rule.listen.clone(),
@@ -205,6 +207,7 @@ impl Rules {
                 key: "rule.N.hosts",
                 hosts: Hosts::new(rule.hosts.clone()),
                 smc: Hosts::new(self.smc.hosts.clone()),
+                per_host: Some(per_host),
             },
             limits: Limits {
                 connections: rule.connections.into(),

@@ -14,11 +14,13 @@ mod tests;
 
 use super::engine::{Engine, Ready, SocketId};
 use super::tcp::Tcp;
+use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
 use net::Interface;
+use net::hosts::accountable;
 use slab::Slab;
 use verbs::EngineContext;
 use verbs::Provider;
@@ -154,6 +156,8 @@ pub struct Connections<T: Tcp> {
     /// Bytes of the buffers of the next; whether hosts are counted in the engine's books.
     cost: u64,
     guests: bool,
+    /// How many hosts have, by who is accountable.
+    of_hosts: BTreeMap<IpAddr, u32>,
     turn: u32,
     /// Connections that were looked at.
     #[cfg(any(test, feature = "testing"))]
@@ -174,6 +178,7 @@ impl<T: Tcp> Connections<T> {
             events: VecDeque::new(),
             cost,
             guests,
+            of_hosts: BTreeMap::new(),
             turn: 0,
             #[cfg(any(test, feature = "testing"))]
             looked: 0,
@@ -207,6 +212,9 @@ impl<T: Tcp> Connections<T> {
             fresh: false,
             cost: self.cost,
         };
+        if self.guests {
+            *self.of_hosts.entry(accountable(ends.1.ip())).or_default() += 1;
+        }
         let id = ConnectionId { key: self.connections.insert(connection), turn };
         self.names.insert(name, id);
         self.set_state(id, state);
@@ -257,8 +265,17 @@ impl<T: Tcp> Connections<T> {
         let connection = self.connections.remove(id.key);
         self.names.remove(&connection.name);
         match self.guests {
-            true => engine.admission.leave(connection.ends.1.ip(), self.cost),
-            false => engine.admission.give_back(self.cost),
+            true => {
+                let host = connection.ends.1.ip();
+                engine.admission.leave(host, connection.cost);
+                if let Entry::Occupied(mut count) = self.of_hosts.entry(accountable(host)) {
+                    *count.get_mut() -= 1;
+                    if *count.get() == 0 {
+                        count.remove();
+                    }
+                }
+            }
+            false => engine.admission.give_back(connection.cost),
         }
         connection
     }
@@ -266,6 +283,16 @@ impl<T: Tcp> Connections<T> {
     /// Bytes of the buffers of the next.
     pub(super) fn cost(&self) -> u64 {
         self.cost
+    }
+
+    /// The buffers of the next connections have so many bytes.
+    pub(super) fn set_cost(&mut self, cost: u64) {
+        self.cost = cost;
+    }
+
+    /// Connections that a host has.
+    pub(super) fn of_host(&self, host: IpAddr) -> u32 {
+        self.of_hosts.get(&accountable(host)).copied().unwrap_or(0)
     }
 
     /// Connections that there are.

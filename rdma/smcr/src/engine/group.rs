@@ -66,11 +66,13 @@ impl Engine {
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<usize, Refusal> {
         let no_memory = Refusal::Decline(Reason::MEMORY);
-        if self.groups.len() >= self.config.max_groups && !self.make_room(ctx) {
+        let remote = self.sockets[new.socket].remote;
+        let may = self.may_have_group(remote, ctx)
+            && (self.groups.len() < self.config.max_groups || self.make_room(ctx));
+        if !may {
             return Err(no_memory);
         }
         let pd = ctx.provider.alloc_pd().map_err(|_| no_memory)?;
-        let remote = self.sockets[new.socket].remote;
         let id = self.next_group;
         self.next_group = self.next_group.wrapping_add(1).max(1);
         let key = self.groups.insert(Group {
@@ -151,12 +153,15 @@ impl Engine {
         let size = rmbe_bytes(self.config.rmb_size);
         let group = &self.groups[group_key];
         let pd = self.pd_of(group_key, link).unwrap_or(group.pd);
-        let Some(region) = self.register_buffer(pd, ctx) else {
+        let remote = self.sockets[key].remote;
+        let may = self.may_have_buffer(remote, size.into());
+        let Some(region) = may.then(|| self.register_buffer(pd, ctx)).flatten() else {
             if first_contact {
                 self.drop_group(group_key, ctx);
             }
             return Err(Refusal::Decline(Reason::MEMORY));
         };
+        self.note_buffer(remote);
         let group = &mut self.groups[group_key];
         let member = group.members.len();
         group.members.push(key);

@@ -26,6 +26,8 @@ const MANY: usize = 32;
 /// A receive buffer, as all devices have it.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
+    /// Whose peer has it, unless there is none.
+    host: Option<IpAddr>,
     first: Option<(PdId, Region)>,
     elsewhere: alloc::vec::Vec<Elsewhere>,
 }
@@ -35,7 +37,8 @@ impl Buffer {
     pub fn take_from(socket: &mut Socket) -> Buffer {
         let pd = socket.rmb_pd;
         let first = socket.rmb.take().map(|region| (pd, region));
-        Buffer { first, elsewhere: core::mem::take(&mut socket.elsewhere) }
+        let host = first.map(|_| socket.remote);
+        Buffer { host, first, elsewhere: core::mem::take(&mut socket.elsewhere) }
     }
 
     /// Its keys, with the domains of the devices.
@@ -115,7 +118,7 @@ impl Engine {
             if let Some(sends) = sends {
                 ctx.arena.free(sends);
             }
-            return buffer.release(ctx);
+            return self.release(buffer, ctx);
         };
         group.members.swap_remove(member);
         if let Some(&moved) = group.members.get(member) {
@@ -125,7 +128,7 @@ impl Engine {
             if told {
                 group.dead_keys.extend(buffer.keys());
             }
-            buffer.release(ctx);
+            self.release(buffer, ctx);
         } else {
             let is_over = matches!(group.state, GroupState::Ending(_));
             let counted = (role == Role::Server && !is_over).then_some(remote);
@@ -197,7 +200,14 @@ impl Engine {
         if let Some(sends) = kept.sends {
             ctx.arena.free(sends);
         }
-        kept.buffer.release(ctx);
+        self.release(kept.buffer, ctx);
+    }
+
+    fn release<P: Provider + ?Sized>(&mut self, buffer: Buffer, ctx: &mut EngineContext<'_, P>) {
+        if let Some(host) = buffer.host {
+            self.forget_buffer(host);
+        }
+        buffer.release(ctx);
     }
 }
 

@@ -210,7 +210,8 @@ fn kept_buffers_count_against_the_share_of_their_host() {
             });
         }
         let (gate, host) = (Gate::default(), ip(1, 0));
-        let admits = |w: &mut World, host| w.hosts[0].engine.admission.admit(host, &gate, true, 1);
+        let admits =
+            |w: &mut World, host| w.hosts[0].engine.admission.admit(host, &gate, true, 1, 0);
         assert!(!admits(&mut w, host), "it holds twenty");
         assert!(admits(&mut w, ip(1, 1)), "others do not");
         let why = w.hosts[0].engine.admission.refusals.pop().unwrap();
