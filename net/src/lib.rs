@@ -90,6 +90,7 @@ mod neighbours;
 mod outbox;
 pub mod ping;
 mod port_addresses;
+pub mod randomness;
 pub mod refusal;
 mod routes;
 mod seeds;
