@@ -96,6 +96,7 @@ mod outbox;
 pub mod ping;
 mod port_addresses;
 mod probes;
+pub mod randomness;
 pub mod refusal;
 mod routes;
 mod seeds;
