@@ -7,9 +7,9 @@ use rand_core::{RngCore, SeedableRng};
 
 /// Bytes of a seed.
 pub const SEED: usize = 32;
-/// Draws between two reseedings at most.
+/// Draws between two seedings at most.
 const DRAWS: u32 = 1 << 16;
-/// Ticks between two reseedings at most: some 20 seconds.
+/// Ticks between two seedings at most: some 20 seconds.
 const TICKS: u64 = 1 << 36;
 
 /// EntropySources that can be asked at any time, on any core.

@@ -183,11 +183,9 @@ impl Gateway {
         let trouble = core::mem::take(&mut stored.trouble);
         let (problems, warnings) = tell_problems(&document, trouble, problems);
         let kept = stored.place.as_ref().map(|(number, engine)| (*number, engine.pair()));
-        let secure = {
-            let clock = MachineClock(&*machine);
-            let secure = Randomness::new(seed(&mut *rng), entropy);
-            tls::start(config, kept, &mut disks, platform.arena(), &clock, secure)
-        };
+        let random = Randomness::new(seed(&mut *rng), entropy);
+        let clock = MachineClock(&*machine);
+        let secure = tls::start(config, kept, &mut disks, platform.arena(), &clock, random);
         let shared = secure.as_ref().map(|secure| secure.tls.clone());
         let now = machine.now();
         let mut ports = Vec::new();

@@ -1,5 +1,5 @@
-//! What of a configuration cannot start on this machine: `save` refuses it, because after the next start it would be
-//! missing, and nobody would be told in time.
+//! Parts of a configuration that cannot start on this machine. `save` refuses them, because they would be missing after the
+//! next start.
 
 use super::disks::{DiskSlot, Role, number_of};
 use crate::config::{Config, Size, Volume};

@@ -1,15 +1,5 @@
-//! What an appliance notes beside the slots before it restarts into another release, for the one that comes after it. Front
-//! ends do not look at it.
-//!
-//! | bytes | what, little-endian |
-//! |---|---|
-//! | 0..8 | `ISTHNOTE` |
-//! | 8..16 | generation: of two copies that are whole, the higher one counts |
-//! | 16..24 | the latest of the times at which releases were made that were taken on this disk |
-//! | 24..28 | length of the text |
-//! | 28..32 | 1 if the text is not all that there was to note |
-//! | 32..36 | CRC-32 (IEEE 802.3) of bytes 0..32 and of the text |
-//! | 36.. | the text: lines, what is open to whom by the configuration that was in force |
+//! The note that an appliance writes beside the slots before it restarts into another release, for that release. Front ends
+//! do not look at it.
 
 use crc::{CRC_32_ISO_HDLC, Crc};
 

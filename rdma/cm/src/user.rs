@@ -46,12 +46,10 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             .get_mut(ip_cm::LEN..ip_cm::LEN + private_data.len())
             .ok_or(VerbsError::Invalid)?
             .copy_from_slice(private_data);
-        let port = self.over.port_of(from).ok_or(VerbsError::Invalid)?;
+        let port = self.over.port_of(from).filter(|_| from.is_ipv4() == to.is_ipv4());
+        let port = port.ok_or(VerbsError::Invalid)?;
         let way = self.cm().neighbours.get((port, to.ip()));
         let remote_mac = way.ok_or(VerbsError::Unreachable)?.mac;
-        if from.is_ipv4() != to.is_ipv4() {
-            return Err(VerbsError::Invalid);
-        }
         if self.cm().is_choked() {
             return Err(VerbsError::NoRoom);
         }

@@ -136,7 +136,7 @@ fn a_document_that_cannot_be_used_leaves_nothing_open() -> Result<()> {
 /// What was saved has restricted what the VMM's document leaves open, and the disk that it is on is gone, or fails.
 #[test]
 fn a_config_disk_that_cannot_be_read_leaves_nothing_open() -> Result<()> {
-    let saved = "[http]\nhosts = \"10.0.2.2\"\n[[export]]\nname = \"a\"\nvolume = \"ledger\"\nhosts = \"10.0.0.7\"\n";
+    let saved = "[http]\nhosts = \"10.0.2.2\"\n[[volume]]\nname = \"ledger\"\nsize = \"1MiB\"\n[[export]]\nname = \"a\"\nvolume = \"ledger\"\nhosts = \"10.0.0.7\"\n";
     let open = "[[volume]]\nname = \"ledger\"\nsize = \"1MiB\"\n";
     let named = ["-fw_cfg", "name=opt/isthmus/config-disk,string=serial:mine"];
     let disk = disk_with(saved)?;

@@ -233,9 +233,17 @@ fn a_mirror_grows_after_its_members_and_is_so_large_after_a_power_cut() -> Resul
     vm.run("volume grow pa size=20MiB")?.lacks("error")?;
     vm.run("mirror grow m")?.contains("error")?;
     vm.run("volume grow pb size=24MiB")?.lacks("error")?;
-    let list = vm.run("volume list json")?.json()?;
-    let member = list.as_array().into_iter().flatten().find(|volume| volume["name"] == "pb");
-    ensure!(member.is_some_and(|pb| pb["size"] == 24u64 << 20), "{list}");
+    let mut sizes = Vec::new();
+    for _ in 0..50 {
+        let list = vm.run("volume list json")?.json()?;
+        let rows = list.as_array().into_iter().flatten();
+        sizes = rows.filter_map(|row| row["size"].as_u64()).take(2).collect();
+        if sizes == [20 << 20, 24 << 20] {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    ensure!(sizes == [20 << 20, 24 << 20], "{sizes:?}");
     vm.run("mirror grow m")?.contains("grows from")?;
     let size = (20u64 << 20) - (32 << 10);
     let grown = |mirror: &serde_json::Value| mirror["size"] == size && in_sync(mirror);

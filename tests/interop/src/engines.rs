@@ -268,15 +268,9 @@ impl World {
             EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let smc = Engine::new(smc, vec![device], &mut context).map_err(|e| anyhow!("{e:?}"))?;
         let limits = net::tcp::Limits { connections: 64, receive: 4096, transmit: 4096 };
+        let all = Hosts::default();
         let echo = [false, true].map(|discard| {
-            Echo::new(
-                &mut interface,
-                discard,
-                true,
-                (limits, limits.connections as u32),
-                &Hosts::default(),
-                discard.into(),
-            )
+            Echo::new(&mut interface, discard, true, (limits, 64), &all, discard.into())
         });
         Ok(World {
             port,

@@ -1,4 +1,4 @@
-//! Namespaces of other command sets than NVM, which are told by their descriptors.
+//! Namespaces of command sets other than NVM are refused by their descriptors.
 
 use crate::nvme::open;
 use models::nvme::{Config, Shape};

@@ -1,4 +1,4 @@
-//! What a change of exports leaves open, and who still has it open: said where the operator has restricted or removed one.
+//! Warnings after a change of exports: which other exports leave the volume open, and which clients still have it open.
 
 use crate::appliance::Appliance;
 use crate::clients::session_name;

@@ -1,4 +1,4 @@
-//! What was counted of the log.
+//! Counters of the log.
 
 use super::page::Page;
 use crate::appliance::Appliance;

@@ -124,15 +124,7 @@ impl Document {
                         document.older_copy = true;
                         let reason =
                             "the newest cannot be used; the one saved before it is in force";
-                        let (path, accepted) = (String::new(), String::new());
-                        let reason = reason.into();
-                        problems.push(Problem {
-                            kind: Kind::Mistake,
-                            origin,
-                            path,
-                            reason,
-                            accepted,
-                        });
+                        problems.push(Problem { origin, ..console_problem("", reason.into()) });
                     }
                 }
                 None => (unusable, later) = (Some(origin), Vec::new()),

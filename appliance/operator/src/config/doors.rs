@@ -1,5 +1,5 @@
-//! What a configuration lets hosts do, and what keeps them from it, a line each. Two configurations are compared by their
-//! lines: what is in one and not in the other is named to the operator as it stands here.
+//! The access that a configuration grants and its restrictions, a line each. Two configurations are compared by their
+//! lines: the operator is shown the lines that only one of them has.
 
 use super::schema::{Config, Export};
 use core::fmt::Display;

@@ -1,4 +1,4 @@
-//! What is said of mistakes, and to whom.
+//! Tests of the messages about mistakes in a document.
 
 use super::*;
 

@@ -651,7 +651,6 @@ fn a_mistyped_tls_is_not_none() {
         let (document, problems) = Document::load(&sources);
         assert!(!document.config().http.enabled, "{problems:?}");
     }
-    // A key that is not known is not judged by its value.
     let sources = Sources { fw_cfg: Some(b"[http]\ntsl = false\n"), ..Sources::default() };
     assert!(!Document::load(&sources).0.config().http.enabled);
 }

@@ -1,4 +1,4 @@
-//! What the log keeps, and for whom.
+//! Tests of the log: which lines it keeps, and for which readers.
 
 use super::*;
 use core::sync::atomic::AtomicU64;

@@ -1,5 +1,5 @@
-//! What is noted beside the slots for the release that comes next ([`release::Note`]): what is open to whom by the
-//! configuration that was in force, and how new releases were that were taken.
+//! The note beside the slots for the next release ([`release::Note`]): the access that the configuration in force grants, and
+//! how new the newest release is that was taken.
 
 use release::layout::NOTES;
 use release::{NOTE, Note, latest};

@@ -1,4 +1,4 @@
-//! What the peer of a link hunts for, found by name and by hunter.
+//! Hunts of the peer of a link, found by name and by hunter.
 
 use super::Name;
 use alloc::collections::BTreeSet;

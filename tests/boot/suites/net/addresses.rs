@@ -345,7 +345,7 @@ fn leased_address_in_use_is_declined() -> Result<()> {
     wire.serve(Duration::from_secs(8), &with)?;
     let kinds: Vec<u8> = wire.messages.iter().map(|(kind, _)| *kind).collect();
     ensure!(kinds.ends_with(&[DISCOVER, REQUEST, DECLINE]), "{kinds:?}");
-    vm.run("show interfaces")?.lacks("10.7.0.50")?;
+    vm.run("show interfaces")?.lacks("10.7.0.50/24")?;
     vm.run("show log")?.contains("duplicate address 10.7.0.50")?.contains("52:54:00:00:00:01")?;
     wire.squatted = false;
     wire.serve(Duration::from_secs(8), &with)?;
@@ -419,7 +419,7 @@ fn ipv6_address_of_another_station_is_not_used() -> Result<()> {
     claim.extend(STATION);
     wire.peer.send_frame(&icmpv6("fd07::2", "ff02::1", [0x33, 0x33, 0, 0, 0, 1], &claim)?)?;
     wire.listen(Duration::from_secs(2))?;
-    vm.run("show interfaces")?.contains("10.7.0.9/24")?.lacks("fd07::2")?;
+    vm.run("show interfaces")?.contains("10.7.0.9/24")?.lacks("fd07::2/64")?;
     vm.run("show log")?.contains("duplicate address fd07::2")?.contains("52:54:00:00:00:01")?;
     Ok(())
 }

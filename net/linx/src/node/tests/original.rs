@@ -1,4 +1,4 @@
-//! What LINX for Linux takes, and may do.
+//! Messages that LINX for Linux accepts, and its own behaviour, as tests of a link.
 
 use super::*;
 use crate::wire::rlnh::MAX_NAME;
