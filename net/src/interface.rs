@@ -5,9 +5,11 @@
 //! every round (it returns at once when nothing is due), [`Interface::transmit`] to let frames
 //! out, [`Interface::poll_timeout`] before halting. Does not fragment, forward or send to itself.
 
+mod users;
+
 use crate::address_defense;
 use crate::addressing::{Addressing, AddressingError};
-use crate::connections::{Connections, Name, Outside, Owner};
+use crate::connections::{Connections, Outside};
 use crate::delayed_replies::DelayedReplies;
 use crate::dhcp::{Client, Lease};
 use crate::filter::{self, Kind};
@@ -15,13 +17,15 @@ use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltc
 use crate::mld::{self, Occasion};
 use crate::neighbour::{Resolution, Table};
 use crate::outbox::Outbox;
+use crate::packet_too_big::PacketTooBig;
+use crate::path_mtu::PathMtus;
 use crate::port_addresses::{self, PortAddresses};
 use crate::routes::Routes;
 use crate::segment::Segment;
 use crate::slaac::Slaac;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port, TransmitError};
 use smoltcp::iface::{PollResult, SocketSet};
@@ -74,6 +78,7 @@ pub struct Interface {
     dhcp_options: &'static [DhcpOption<'static>],
     slaac: Option<Slaac>,
     neighbours: Table,
+    paths: PathMtus,
     /// Something happened since the last poll.
     attention: bool,
     /// The port had no room for a frame, and will say when it has.
@@ -119,6 +124,7 @@ impl Interface {
             dhcp_options: &[],
             slaac: None,
             neighbours: Table::new(NEIGHBOURS),
+            paths: PathMtus::default(),
             attention: true,
             blocked: false,
             deadline: None,
@@ -263,6 +269,10 @@ impl Interface {
 
     /// Takes in any other packet.
     fn handle_packet(&mut self, frame: &[u8], now: Instant) {
+        if let Some(report) = PacketTooBig::of(frame, &self.local) {
+            let (connections, mut outside) = self.outside(now);
+            return connections.packet_too_big(&report, &mut outside);
+        }
         let Some(from) = source(frame) else { return };
         let framing = Framing::Ip { from: self.local.mac, to: from, smc: false };
         let received = frame.get(ETHERNET_HEADER..);
@@ -279,6 +289,7 @@ impl Interface {
             queue: &mut self.queue,
             neighbours: &mut self.neighbours,
             routes: &self.routes,
+            paths: &mut self.paths,
             local: &self.local,
             mtu: self.mtu,
             now,
@@ -465,6 +476,21 @@ impl Interface {
         self.mtu
     }
 
+    /// Largest layer 3 packet in bytes that passes to `ip`, as far as is known at `now`.
+    pub fn path_mtu(&self, ip: IpAddr, now: Instant) -> usize {
+        self.paths.get(ip, now).map_or(self.mtu, |(mtu, _)| mtu.min(self.mtu))
+    }
+
+    /// Changes whenever a destination is added to [`Interface::small_paths`].
+    pub fn path_changes(&self) -> u64 {
+        self.paths.changes()
+    }
+
+    /// The destinations with a path MTU below the interface's: the path MTU, and until when that holds.
+    pub fn small_paths(&self) -> impl Iterator<Item = (IpAddr, usize, Instant)> {
+        self.paths.all()
+    }
+
     /// The addresses in use, with their networks.
     pub fn addresses(&self) -> &[IpCidr] {
         &self.routes.addresses
@@ -510,81 +536,6 @@ impl Interface {
         let resolution = self.neighbours.resolve(hop, now);
         self.attention |= resolution == Resolution::Pending;
         resolution
-    }
-
-    /// Begins to connect to `peer`, for a connector.
-    pub(crate) fn connect(
-        &mut self,
-        owner: Owner,
-        peer: SocketAddr,
-        port: &mut u16,
-        smc: bool,
-    ) -> Option<Name> {
-        self.attention = true;
-        let (connections, mut outside) = self.outside(self.now);
-        connections.connect(owner, peer, port, smc, &mut outside)
-    }
-
-    /// Changes whenever sockets or connections may have something new for their users.
-    pub fn activity(&self) -> u64 {
-        self.activity.wrapping_add(self.connections.activity())
-    }
-
-    /// The listeners and connectors that have connections to accept or news of some
-    /// ([`crate::tcp::Listener::next_news`]), in no order.
-    pub fn ready(&self) -> &[Owner] {
-        self.connections.ready()
-    }
-
-    /// Whether any listener or connector is among [`Interface::ready`].
-    pub fn has_news(&self) -> bool {
-        !self.connections.ready().is_empty()
-    }
-
-    /// Whether a listener or connector is among [`Interface::ready`].
-    pub fn is_ready(&self, owner: Owner) -> bool {
-        self.connections.is_ready(owner)
-    }
-
-    /// The time that it was told last.
-    pub(crate) fn now(&self) -> Instant {
-        self.now
-    }
-
-    /// The TCP connections, to look at.
-    pub(crate) fn tcp(&self) -> &Connections {
-        &self.connections
-    }
-
-    /// Whether somebody listens on a TCP port.
-    pub fn is_listened_on(&self, port: u16) -> bool {
-        self.connections.is_listened_on(port)
-    }
-
-    /// The TCP connections; what they want is seen to with the next poll.
-    pub(crate) fn connections(&mut self) -> &mut Connections {
-        self.attention = true;
-        &mut self.connections
-    }
-
-    /// The other sockets, for the services; what they want is seen to with the next poll.
-    pub(crate) fn sockets(&mut self) -> &mut SocketSet<'static> {
-        self.attention = true;
-        self.sockets_due = Some(self.now);
-        &mut self.sockets
-    }
-}
-
-#[cfg(test)]
-impl Interface {
-    /// Whether the opening of a connection between these ends is remembered.
-    pub fn remembers_call(&self, ends: crate::segment::Ends) -> bool {
-        self.connections.remembers(ends)
-    }
-
-    /// Neighbours that are in the table.
-    pub fn neighbours_known(&self) -> usize {
-        self.neighbours.len()
     }
 }
 

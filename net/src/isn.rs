@@ -25,6 +25,7 @@ const SCALES: [Option<u8>; 8] =
 const HIDDEN: u16 = 0x100;
 const ACTIVE: u16 = 0x101;
 const MARK: u16 = 0x102;
+const VARIED: u16 = 0x103;
 /// What counts where a SYN does not say (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
@@ -140,6 +141,14 @@ impl Secret {
     /// What stands for a cookie where those are kept that were taken in.
     pub fn mark(&self, ends: Ends, sequence: u32, cookie: u32) -> u64 {
         self.hash(MARK, ends, sequence, cookie.into())
+    }
+
+    /// A number in `range` that differs from second to second.
+    pub fn varied(&self, range: core::ops::Range<u32>, now: Instant) -> u32 {
+        let mut hasher = SipHasher::new_with_keys(self.0[0], self.0[1]);
+        hasher.write_u16(VARIED);
+        hasher.write_u64(now.as_nanos() / 1_000_000_000);
+        range.start + (hasher.finish() as u32) % (range.end - range.start)
     }
 
     /// The number with which we open a connection ourselves: four microseconds a step, from a place

@@ -38,6 +38,13 @@
 //!   under way is delivered first.
 //! * `segment`, `checksum`: TCP's checksum is verified once, before the lookup, and written once, in wide words. smoltcp
 //!   does neither. Payload is copied from the frame into the socket's buffer, and from there into the queued frame.
+//! * `path_mtu`, `connections/paths`: the largest packet that passes to a destination, as routers report it, or as
+//!   smaller segments show that are tried after two timeouts. A connection over such a path sends by a smoltcp interface
+//!   of that MTU, because smoltcp cannot change one.
+//! * `connections/numbers`: RFC 5961. A reset needs the exact number, and SYNs and acknowledgements that do not fit are
+//!   answered with our numbers, a few a second. smoltcp sees none of them.
+//! * `connections/silence`: a peer is given up after a minute without a word and two questions that it had time to
+//!   answer. Time in which the machine stood still does not count.
 //! * `neighbour`: one table for RDMA and TCP. Any number of neighbours is resolved at a time, each with three requests a
 //!   second apart. Connections wait on the neighbour's entry, other packets (four each) in `outbox`. Hosts that we ask
 //!   for and hosts that ask for us get an entry; others do not. Entries that only a peer requested are evicted first, and
@@ -88,6 +95,8 @@ mod mld;
 mod neighbour;
 mod neighbours;
 mod outbox;
+mod packet_too_big;
+mod path_mtu;
 pub mod ping;
 mod port_addresses;
 pub mod refusal;

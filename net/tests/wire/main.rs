@@ -8,5 +8,6 @@ mod dhcp;
 mod http;
 mod interface;
 mod noise;
+mod path_mtu;
 mod syslog;
 mod tcp;
