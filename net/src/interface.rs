@@ -13,6 +13,7 @@ use crate::connections::{Connections, Outside};
 use crate::delayed_replies::DelayedReplies;
 use crate::dhcp::{Client, Lease};
 use crate::filter::{self, Kind};
+use crate::fragments::{self, Fragments};
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
 use crate::mld::{self, Occasion};
 use crate::neighbour::{Resolution, Table};
@@ -79,6 +80,7 @@ pub struct Interface {
     slaac: Option<Slaac>,
     neighbours: Table,
     paths: PathMtus,
+    fragments: Fragments,
     /// Something happened since the last poll.
     attention: bool,
     /// The port had no room for a frame, and will say when it has.
@@ -125,6 +127,7 @@ impl Interface {
             slaac: None,
             neighbours: Table::new(NEIGHBOURS),
             paths: PathMtus::default(),
+            fragments: Fragments::default(),
             attention: true,
             blocked: false,
             deadline: None,
@@ -215,7 +218,13 @@ impl Interface {
             self.counters.rx_no_room += 1;
             return;
         }
+        self.handle_accepted(frame, kind, now);
+    }
+
+    /// Takes in a frame that the filter has accepted.
+    fn handle_accepted(&mut self, frame: &[u8], kind: Kind, now: Instant) {
         match kind {
+            Kind::Fragment => self.handle_fragment(frame, now),
             Kind::Tcp => self.handle_segment(frame, now),
             Kind::Arp | Kind::NeighbourDiscovery => self.handle_neighbour(frame, kind, now),
             Kind::ListenerQuery => {
@@ -234,6 +243,22 @@ impl Interface {
                 }
             }
             Kind::Other => self.handle_packet(frame, now),
+        }
+    }
+
+    /// Takes in a part of a packet, and the packet with the last that was missing.
+    fn handle_fragment(&mut self, frame: &[u8], now: Instant) {
+        let Some(whole) = self.fragments.take(frame, now) else { return };
+        match filter::accept(&whole, &self.local) {
+            // Neighbour discovery is not to be fragmented (RFC 6980).
+            Some(kind @ (Kind::Tcp | Kind::Other)) => {
+                let number = self.counters.rx_frames as u16;
+                let large = whole.len() > ETHERNET_HEADER + self.mtu;
+                if !large || !fragments::answer_echo(&whole, self.mtu, number, &mut self.queue) {
+                    self.handle_accepted(&whole, kind, now);
+                }
+            }
+            _ => self.counters.rx_filtered += 1,
         }
     }
 

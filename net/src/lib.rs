@@ -55,6 +55,8 @@
 //!
 //! * `filter` keeps impossible frames from smoltcp. Some of them make smoltcp 0.14 panic (the renewal of a lease from
 //!   0.0.0.0); answers to others would go to groups or loop.
+//! * `fragments` puts packets together that came in pieces, within 256 KiB.
+//! * `vlan` tells tagged frames apart, before anything looks at them.
 //! * `slaac` is our own router discovery. One advertisement of a multicast prefix, or of a prefix longer than 128 bits,
 //!   makes smoltcp's panic. Its timer is not reported while no socket has one, and is overdue for ever without a router,
 //!   so a loop could not halt by it.
@@ -63,7 +65,7 @@
 //!
 //! # Not supported
 //!
-//! IP fragments, IPv6 extension headers, VLAN tags, privacy addresses, duplicate detection before an address is used
+//! IPv6 extension headers other than that of fragments, several VLANs on a port, privacy addresses, duplicate detection before an address is used
 //! (conflicts are counted and logged).
 #![no_std]
 #![forbid(unsafe_code)]
@@ -83,6 +85,7 @@ mod delayed_replies;
 mod dhcp;
 pub mod echo;
 mod filter;
+mod fragments;
 pub mod hosts;
 pub mod http;
 mod interface;
