@@ -113,6 +113,7 @@ pub mod tcp;
 #[cfg(test)]
 mod testing;
 pub mod tls;
+pub mod vlan;
 
 pub use addressing::{Addressing, AddressingError};
 pub use classify::{Class, classify};

@@ -100,6 +100,7 @@ mod statuses;
 mod storage;
 mod storage_cores;
 mod syslog;
+mod tagged_port;
 mod tls;
 mod udp_engine;
 mod udp_engines;
