@@ -2,11 +2,12 @@
 
 use super::network::{Network, tell_addresses, verdict};
 use super::plane::DataPlane;
-use super::ports::QueueSlot;
+use super::ports::{PortSlot, QueueSlot};
 use super::rdma_stack::RdmaStack;
 use super::receive::BATCH;
 use super::state::{PingOrder, State};
 use crate::console::Progress;
+use core::net::IpAddr;
 use drivers::hal::{Instant, Port};
 use management::{Pages, Web};
 use net::Interface;
@@ -83,6 +84,10 @@ pub(super) fn poll(
             let name = &state.ports[i].name;
             log::warn!("{name}: another station uses an address of ours: see `show interfaces`");
         }
+        if network.path_changes != network.interface.path_changes() {
+            network.path_changes = network.interface.path_changes();
+            tell_small_paths(network, &state.ports[i], state.plane.rdma_stack.as_mut());
+        }
         let generation = Some(network.interface.generation());
         if network.generation != generation {
             tell_addresses(&network.interface, &mut state.ports[i]);
@@ -92,6 +97,24 @@ pub(super) fn poll(
         }
     }
     worked
+}
+
+/// Tells RDMA to which hosts only smaller packets pass than the interface sends, and the log.
+#[cold]
+fn tell_small_paths(network: &Network, slot: &PortSlot, rdma_stack: Option<&mut RdmaStack>) {
+    let mut newest: Option<(IpAddr, usize, Instant)> = None;
+    let mut providers = rdma_stack.map(|stack| &mut stack.providers);
+    for (ip, mtu, until) in network.interface.small_paths() {
+        if let Some(providers) = providers.as_mut().filter(|_| slot.punt_port.is_none()) {
+            providers.limit_path(ip, mtu, until);
+        }
+        if newest.is_none_or(|(.., latest)| latest <= until) {
+            newest = Some((ip, mtu, until));
+        }
+    }
+    if let Some((ip, mtu, _)) = newest {
+        log::info!("{}: packets of at most {mtu} bytes pass to {ip}", slot.name);
+    }
 }
 
 /// Takes frames in: from the ports of this loop, and what other loops have for the control plane.

@@ -26,6 +26,8 @@ pub(super) struct Network {
     /// The listeners of the measuring tools, on the interface that RDMA is on.
     pub front: Option<OfMeasure<TcpControl>>,
     pub generation: Option<u64>,
+    /// The changes of its path MTUs that RDMA was told of.
+    pub path_changes: u64,
     /// The interface's activity that was seen last.
     pub seen: Option<u64>,
     /// When a service has something to do though nothing arrives. Services are woken by the interface's
@@ -52,6 +54,7 @@ impl Network {
             ping: None,
             front: None,
             generation: None,
+            path_changes: 0,
             seen: None,
             services_due: None,
         };

@@ -180,6 +180,8 @@ pub struct Cm {
     waiting: usize,
     /// Link-layer addresses of peers, the oldest first.
     neighbours: VecDeque<(IpAddr, [u8; 6])>,
+    /// Peers to which only smaller packets pass than the port sends, and until when that holds; the oldest first.
+    small_paths: VecDeque<(IpAddr, PathMtu, Instant)>,
 }
 
 impl Cm {
@@ -196,6 +198,7 @@ impl Cm {
             outboxes: Vec::new(),
             waiting: 0,
             neighbours: VecDeque::new(),
+            small_paths: VecDeque::new(),
         }
     }
 
@@ -340,6 +343,28 @@ impl Cm {
             self.neighbours.pop_front();
         }
         self.neighbours.push_back((ip, mac));
+    }
+
+    /// Tells that only packets of `mtu` bytes and less pass to `ip` (layer 3), until then. Connections that are made
+    /// from now on keep to it.
+    pub fn limit_path(&mut self, ip: IpAddr, mtu: usize, until: Instant) {
+        self.small_paths.retain(|(other, ..)| *other != ip);
+        if self.small_paths.len() == NEIGHBOURS {
+            self.small_paths.pop_front();
+        }
+        let mtu = PathMtu::for_ethernet(mtu).unwrap_or(PathMtu::Mtu256);
+        self.small_paths.push_back((ip, mtu, until));
+    }
+
+    /// The largest path MTU that passes to `ip`, of those up to `most`.
+    fn path_mtu_to(&self, ip: IpAddr, most: PathMtu) -> PathMtu {
+        let known = self.small_paths.iter().find(|(other, ..)| *other == ip);
+        known.map_or(most, |(_, mtu, _)| most.min(*mtu))
+    }
+
+    /// Forgets which paths are small when that does not hold any more.
+    fn forget_paths(&mut self, now: Instant) {
+        self.small_paths.retain(|(.., until)| now < *until);
     }
 
     /// The link-layer address of the next hop to `ip`, if it was told.

@@ -158,9 +158,9 @@ impl fmt::Display for CloseReason {
             CloseReason::Refused => {
                 f.write_str("our queue pair refused a request of the client, and failed")
             }
-            CloseReason::Transport(Status::RetryExceeded) => {
-                f.write_str("our queue pair gave up: the client acknowledged nothing")
-            }
+            CloseReason::Transport(Status::RetryExceeded) => f.write_str(
+                "no ACKs from the client: host down, or packets of up to 4 KiB do not pass (MTU)",
+            ),
             CloseReason::Transport(Status::RnrRetryExceeded) => {
                 f.write_str("our queue pair gave up: the client was not ready to receive")
             }
