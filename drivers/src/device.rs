@@ -51,6 +51,24 @@ impl fmt::Display for WrongClass {
 
 impl core::error::Error for WrongClass {}
 
+/// The other machine can reach all memory of this one, and the operator does not say that it may.
+#[cfg(feature = "bridges")]
+#[derive(Debug)]
+struct PeerReachesAll;
+
+#[cfg(feature = "bridges")]
+impl fmt::Display for PeerReachesAll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "closed: by its own registers of this bridge the other machine can reach all memory of this one. If you \
+             trust it with that, set `trust = \"peer\"` in this bridge's [[ntb]]",
+        )
+    }
+}
+
+#[cfg(feature = "bridges")]
+impl core::error::Error for PeerReachesAll {}
+
 /// A port that was set up.
 pub enum OpenedPort {
     /// Its device does Ethernet.
@@ -163,15 +181,35 @@ impl Device {
         }
     }
 
-    /// Sets a bridge up, as the side that is said.
+    /// Sets a bridge up, as the side that is said. One over which the other machine can reach all memory stays closed
+    /// unless `trusts_peer`.
     pub fn open_bridge(
         self,
         platform: &mut dyn Platform,
         side: Option<Side>,
+        trusts_peer: bool,
     ) -> Result<Box<dyn NtbDevice>, OpenError> {
         match self.driver.open {
             Open::Bridge(open) => open(self, platform, side),
-            _ => Err(WrongClass.into()),
+            #[cfg(feature = "bridges")]
+            Open::OpenBridge(open) if trusts_peer => open(self, platform, side),
+            #[cfg(feature = "bridges")]
+            Open::OpenBridge(_) => {
+                self.keep_from_memory();
+                Err(PeerReachesAll.into())
+            }
+            _ => {
+                let _ = trusts_peer;
+                Err(WrongClass.into())
+            }
+        }
+    }
+
+    /// A device that is not used does not reach memory, whatever the firmware let it do: what the other machine sends
+    /// through a bridge ends there.
+    pub fn keep_from_memory(&self) {
+        if let Bus::Pci(function) = self.bus() {
+            function.disable();
         }
     }
 

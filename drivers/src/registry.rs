@@ -58,6 +58,11 @@ pub enum Open {
     Disks(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Opened, OpenError>),
     /// A non-transparent bridge. Which of its two sides this machine has may have to be said.
     Bridge(fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>),
+    /// One whose translation of addresses the other machine can change, by registers of its own: it reaches all memory.
+    #[cfg(feature = "bridges")]
+    OpenBridge(
+        fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>,
+    ),
     /// The channels of a DMA engine. May wait for the device.
     Dma(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Vec<Box<dyn Channel>>, OpenError>),
     /// A source of entropy.
@@ -167,12 +172,12 @@ pub static DRIVERS: &[Driver] = &[
     #[cfg(feature = "ntb")]
     Driver { name: "ntb_hw_intel", ids: &ntb::intel::IDS, open: Open::Bridge(ntb::intel::open) },
     #[cfg(feature = "bridges")]
-    Driver { name: "ntb_hw_amd", ids: &ntb::amd::IDS, open: Open::Bridge(ntb::amd::open) },
+    Driver { name: "ntb_hw_amd", ids: &ntb::amd::IDS, open: Open::OpenBridge(ntb::amd::open) },
     #[cfg(feature = "bridges")]
     Driver {
         name: "ntb_hw_switchtec",
         ids: &ntb::switchtec::IDS,
-        open: Open::Bridge(ntb::switchtec::open),
+        open: Open::OpenBridge(ntb::switchtec::open),
     },
     #[cfg(feature = "ntb")]
     Driver { name: "ioatdma", ids: &dma::ioat::IDS, open: Open::Dma(dma::ioat::open) },
@@ -196,6 +201,8 @@ impl Driver {
             Open::VerbsPort(_) => Class::Port,
             Open::Disks(_) => Class::Disks,
             Open::Bridge(_) => Class::Bridge,
+            #[cfg(feature = "bridges")]
+            Open::OpenBridge(_) => Class::Bridge,
             Open::Dma(_) => Class::Dma,
             Open::Entropy(_) => Class::Entropy,
             Open::Console(_) => Class::Console,

@@ -152,23 +152,24 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::workspace;
+    use crate::{pages, workspace};
 
     /// With `ISTHMUS_WRITE_HELP=1` the texts are written, and the test passes.
     #[test]
     fn help_is_printed_as_the_program_has_it() {
         let mut texts = Vec::new();
-        let mut command = Arguments::command().term_width(100);
         let mut completion = Vec::new();
+        let mut unnamed = Arguments::command();
         clap_complete::generate(
             clap_complete::Shell::Bash,
-            &mut command,
+            &mut unnamed,
             "isthmus",
             &mut completion,
         );
         texts.push(("completion.bash".to_string(), String::from_utf8(completion).unwrap()));
-        texts.push(("isthmus.txt".to_string(), command.render_help().to_string()));
+        let mut command = Arguments::command().term_width(100);
         command.build();
+        texts.push(("isthmus.txt".to_string(), command.render_help().to_string()));
         for verb in command.get_subcommands_mut() {
             let text = verb.clone().term_width(100).render_help().to_string();
             texts.push((format!("{}.txt", verb.get_name()), text));
@@ -185,5 +186,26 @@ mod tests {
                  ISTHMUS_WRITE_HELP=1 cargo test --profile host --workspace -p launch --lib help"
             );
         }
+    }
+
+    /// Of README and docs: arguments that a user copies from there are accepted.
+    #[test]
+    fn commands_of_the_pages_are_accepted() {
+        let mut count = 0;
+        for (name, page) in pages::all().unwrap() {
+            for block in pages::blocks(&page) {
+                let lines = [block.typed("# "), block.typed("$ ")].concat();
+                let ours = lines.iter().filter_map(|line| line.split("./isthmus ").nth(1));
+                for line in ours.filter(|line| !line.contains('…')) {
+                    // `--no-install` is the script's own.
+                    let words = line.split_whitespace().filter(|word| *word != "--no-install");
+                    let words = words.take_while(|word| !["<", "|", ">"].contains(word));
+                    let read = Arguments::try_parse_from(["isthmus"].into_iter().chain(words));
+                    assert!(read.is_ok(), "{name}: `{line}`: {}", read.err().unwrap());
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 30, "{count} commands were found");
     }
 }

@@ -22,6 +22,7 @@ pub mod image;
 pub mod models;
 #[cfg(feature = "engines")]
 pub mod ntb;
+pub mod pages;
 #[cfg(feature = "engines")]
 pub mod passthrough;
 pub mod prepush;

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
+use appliance::config::Ed25519Key;
 use clap::Args;
 use ed25519_dalek::pkcs8::DecodePrivateKey;
 use ed25519_dalek::{Signer, SigningKey};
@@ -43,6 +44,10 @@ pub fn release(
     built: impl FnOnce() -> Result<PathBuf>,
 ) -> Result<(PathBuf, String)> {
     let key = read_key(&options.key)?;
+    let digits = digits(&key);
+    if let Err(why) = digits.parse::<Ed25519Key>() {
+        bail!("{}: {why}", options.key.display());
+    }
     let elf = match &options.image {
         Some(elf) => elf.clone(),
         None => built()?,
@@ -72,8 +77,11 @@ pub fn sign(image: &[u8], made: u64, version: &str, key: &SigningKey) -> Vec<u8>
 
 /// The line of the configuration with which releases of a key are taken.
 pub fn public(key: &SigningKey) -> String {
-    let digits = key.verifying_key().to_bytes().map(|byte| format!("{byte:02x}"));
-    format!("upgrade_key = \"{}\"", digits.concat())
+    format!("upgrade_key = \"{}\"", digits(key))
+}
+
+fn digits(key: &SigningKey) -> String {
+    key.verifying_key().to_bytes().map(|byte| format!("{byte:02x}")).concat()
 }
 
 fn read_key(path: &Path) -> Result<SigningKey> {
@@ -111,6 +119,20 @@ mod tests {
         let header = Header::parse(&signed).unwrap();
         assert_eq!(header.verify(&key.verifying_key().to_bytes()), Ok(()));
         assert_eq!((header.version(), &signed[release::HEADER..]), ("1.0", &b"an image"[..]));
+
+        // The example of a standard signs nothing.
+        let refused = release(
+            &Options {
+                key: path.clone(),
+                output: None,
+                config: None,
+                image: None,
+                version: None,
+                families: Families::default(),
+            },
+            || panic!("nothing is built"),
+        );
+        assert!(refused.unwrap_err().to_string().contains("everybody knows"));
 
         fs::write(&path, "no key").unwrap();
         assert!(read_key(&path).unwrap_err().to_string().contains("no Ed25519 key"));

@@ -15,7 +15,7 @@ use drivers::registry::Class;
 
 use crate::build::{Families, Image};
 use crate::passthrough::{self, Host};
-use crate::qemu::{Disk, Machine, Nic, Spec, Vm, accelerator, free_port};
+use crate::qemu::{Disk, Machine, Nic, Program, Spec, Vm, accelerator, free_port};
 use crate::{http, image, progress, terminal, workspace};
 
 /// The gateway of QEMU's user networking, which answers pings.
@@ -193,9 +193,21 @@ fn spec(options: &Options, elf: &Path, given: &Given, ports: (u16, u16)) -> Resu
         None => spec = spec.disk(Disk::new(scratch_disk()?)),
     }
     spec = spec.disk(Disk::new(config_disk()?).serial(disk::SERIAL));
+    // Named, it is missed if it is not there.
+    let named = format!("name=opt/isthmus/config-disk,string=serial:{}", disk::SERIAL);
+    spec = spec.extra(["-fw_cfg", &named]);
     if let Some(path) = &options.config {
         let text = fs::read_to_string(path);
         spec = spec.config(&text.with_context(|| format!("could not read {}", path.display()))?);
+    }
+    if !options.devices.is_empty() {
+        // It runs as root, and the guest has what hardware can do.
+        match Program::Installed.has_sandbox() {
+            true => spec = spec.sandboxed(),
+            false => println!(
+                "This QEMU has no filter of system calls (seccomp): it runs as root without -sandbox."
+            ),
+        }
     }
     Ok(options.devices.iter().fold(spec, |spec, device| spec.passed_through(&device.to_string())))
 }

@@ -1,26 +1,50 @@
 //! Says which addresses are ours: unasked when we get them, so that nobody goes on sending to
 //! whoever had them before (RFC 5227 section 2.3, RFC 4861 section 7.2.6), to those who ask because
 //! they want them for themselves (RFC 5227 section 2.1.1, RFC 4862 section 5.4.3), and to those who
-//! look for us (RFC 826, RFC 4861 section 7.2.4). Addresses are not given up for others, only defended.
+//! look for us (RFC 826, RFC 4861 section 7.2.4). An address in use is not given up for another
+//! station, only defended, at most once in ten seconds (RFC 5227 section 2.4).
 
 use crate::filter::Kind;
 use crate::link::Queue;
 use crate::messages::{self, ALL_NODES};
 use crate::port_addresses::{self, PortAddresses};
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+use drivers::hal::Instant;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, Icmpv6Packet, Icmpv6Repr,
     Ipv6Packet, NdiscNeighborFlags, NdiscRepr,
 };
 
+/// Between two defences of our addresses (RFC 5227 section 1.1: DEFEND_INTERVAL).
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+/// An address of ours, and the hardware address of another station that has it, too.
+pub type Conflict = (IpAddr, [u8; 6]);
+
+/// What another station says of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub ip: IpAddr,
+    /// The station.
+    pub mac: [u8; 6],
+    /// It asks whether the address is free, because it wants it.
+    pub probes: bool,
+}
+
 /// Announces all our addresses, as far as there is room.
 pub fn announce(local: &PortAddresses, queue: &mut Queue) {
-    for &ip in &local.v4 {
-        messages::push_arp_request(queue, local.mac, ip, ip);
-    }
-    for &ip in &local.v6 {
-        advertise(local.mac, ip, queue);
+    let v4 = local.v4.iter().map(|&ip| IpAddr::V4(ip));
+    let v6 = local.v6.iter().map(|&ip| IpAddr::V6(ip));
+    v4.chain(v6).for_each(|ip| announce_one(local.mac, ip, queue));
+}
+
+/// Announces one address.
+pub fn announce_one(mac: [u8; 6], ip: IpAddr, queue: &mut Queue) {
+    match ip {
+        IpAddr::V4(ip) => messages::push_arp_request(queue, mac, ip, ip),
+        IpAddr::V6(ip) => advertise(mac, ip, queue),
     }
 }
 
@@ -89,18 +113,17 @@ fn answer_v6(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<(
     Some(())
 }
 
-/// Answers a frame of somebody who wants one of our addresses. True if it says that somebody else
-/// has one already: the operator has to be told.
-pub fn defend(frame: &[u8], kind: Kind, local: &PortAddresses, queue: &mut Queue) -> bool {
-    let conflict = match kind {
-        Kind::Arp => defend_v4(frame, local, queue),
-        Kind::NeighbourDiscovery => defend_v6(frame, local, queue),
+/// What an accepted frame says of an address, if it says so of one. Frames of ours that came back say nothing.
+pub fn claim(frame: &[u8], kind: Kind, ours: [u8; 6]) -> Option<Claim> {
+    let claim = match kind {
+        Kind::Arp => claim_v4(frame),
+        Kind::NeighbourDiscovery => claim_v6(frame),
         _ => None,
     };
-    conflict.unwrap_or(false)
+    claim.filter(|claim| claim.mac != ours && port_addresses::unicast_mac(claim.mac).is_some())
 }
 
-fn defend_v4(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<bool> {
+fn claim_v4(frame: &[u8]) -> Option<Claim> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let packet = ArpPacket::new_checked(ethernet.payload()).ok()?;
     let ArpRepr::EthernetIpv4 {
@@ -113,31 +136,51 @@ fn defend_v4(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<b
     else {
         return None;
     };
-    let probe = operation == ArpOperation::Request && source == Ipv4Addr::UNSPECIFIED;
-    if probe && local.has_v4(target) && mac.is_unicast() {
-        messages::push_arp_reply(queue, local.mac, target, mac, source);
-    }
-    Some(local.has_v4(source) && mac.0 != local.mac)
+    let probes = operation == ArpOperation::Request && source == Ipv4Addr::UNSPECIFIED;
+    let ip = if probes { target } else { source };
+    Some(Claim { ip: ip.into(), mac: mac.0, probes })
 }
 
-fn defend_v6(frame: &[u8], local: &PortAddresses, queue: &mut Queue) -> Option<bool> {
+fn claim_v6(frame: &[u8]) -> Option<Claim> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let ip = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
     let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
     let (source, destination) = (ip.src_addr(), ip.dst_addr());
     let checksums = ChecksumCapabilities::default();
-    let message = Icmpv6Repr::parse(&source, &destination, &icmp, &checksums).ok()?;
-    match message {
+    let mac = ethernet.src_addr().0;
+    match Icmpv6Repr::parse(&source, &destination, &icmp, &checksums).ok()? {
         Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, .. }) => {
-            if source == Ipv6Addr::UNSPECIFIED && local.has_v6(target_addr) {
-                advertise(local.mac, target_addr, queue);
-            }
-            Some(false)
+            let probes = source == Ipv6Addr::UNSPECIFIED;
+            probes.then_some(Claim { ip: target_addr.into(), mac, probes })
         }
         Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { target_addr, .. }) => {
-            Some(local.has_v6(target_addr) && ethernet.src_addr().0 != local.mac)
+            Some(Claim { ip: target_addr.into(), mac, probes: false })
         }
         _ => None,
+    }
+}
+
+/// Defends our addresses.
+#[derive(Debug, Default)]
+pub struct Defence {
+    last: Option<Instant>,
+}
+
+impl Defence {
+    /// Answers the claim of another station to an address of ours that is in use.
+    pub fn defend(&mut self, claim: Claim, local: &PortAddresses, queue: &mut Queue, now: Instant) {
+        match claim.ip {
+            IpAddr::V4(ip) if claim.probes => {
+                let nobody = Ipv4Addr::UNSPECIFIED;
+                messages::push_arp_reply(queue, local.mac, ip, EthernetAddress(claim.mac), nobody);
+            }
+            IpAddr::V6(ip) if claim.probes => advertise(local.mac, ip, queue),
+            ip if self.last.is_none_or(|last| now.since(last) >= DEFEND_INTERVAL) => {
+                self.last = Some(now);
+                announce_one(local.mac, ip, queue);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -155,30 +198,36 @@ mod tests {
         PortAddresses { mac: PEER_MAC, ..local() }
     }
 
-    /// The frames that `f` queues, handed to `defend`: conflicts seen, frames answered.
+    /// The frames that `from` queues, received at 0: conflicts seen, frames answered.
     fn conflicts(from: impl Fn(&mut Queue)) -> (usize, usize) {
         let (mut sent, mut answers, mut conflicts) = (Queue::new(8, 128), Queue::new(8, 128), 0);
+        let mut defence = Defence::default();
         from(&mut sent);
         while let Some(frame) = sent.front() {
             let kind = if frame[13] == 6 { Kind::Arp } else { Kind::NeighbourDiscovery };
-            conflicts += usize::from(defend(frame, kind, &local(), &mut answers));
+            if let Some(claim) = claim(frame, kind, OUR_MAC).filter(|claim| local().has(claim.ip)) {
+                conflicts += usize::from(!claim.probes);
+                defence.defend(claim, &local(), &mut answers, Instant::ZERO);
+            }
             sent.pop();
         }
-        let mut answered = 0;
-        while answers.front().is_some() {
-            answers.pop();
-            answered += 1;
-        }
-        (conflicts, answered)
+        (conflicts, answers.len())
     }
 
     #[test]
-    fn an_announcement_is_a_conflict_for_whoever_has_the_address() {
-        assert_eq!(conflicts(|queue| announce(&peer(), queue)), (2, 0));
+    fn announcement_of_our_address_is_a_conflict_and_defended_once_in_ten_seconds() {
+        assert_eq!(conflicts(|queue| announce(&peer(), queue)), (2, 1));
         assert_eq!(conflicts(|queue| announce(&local(), queue)), (0, 0), "our own, come back");
         let other =
             PortAddresses { v4: [Ipv4Addr::new(10, 0, 0, 9)].into(), v6: [].into(), ..peer() };
         assert_eq!(conflicts(|queue| announce(&other, queue)), (0, 0));
+        let (mut defence, mut answers) = (Defence::default(), Queue::new(64, 128));
+        let claim = Claim { ip: local().v4[0].into(), mac: PEER_MAC, probes: false };
+        for second in 0..25 {
+            let now = Instant::ZERO + Duration::from_secs(second);
+            defence.defend(claim, &local(), &mut answers, now);
+        }
+        assert_eq!(answers.len(), 3);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use smoltcp::wire::IpCidr;
 
 /// smoltcp's table (`iface-max-addr-count-8`) less link-local, DHCP and announced prefixes.
-const MAX_STATIC: usize = 8 - 2 - slaac::MAX_PREFIXES;
+const MAX_STATIC: usize = 8 - 2 - slaac::MAX_ADDRESSES;
 
 /// Where an interface gets its addresses from. The link-local IPv6 address is always there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Addressing {
     pub dhcp: bool,
     /// Take IPv6 addresses and the default router from router advertisements.
     pub slaac: bool,
+    /// The operator has set the MTU: that of a DHCP server does not count.
+    pub fixed_mtu: bool,
 }
 
 /// Why an [`Addressing`] is not possible. The operator's mistake.

@@ -53,6 +53,14 @@ impl Connector {
         *self.owner.get_or_insert_with(|| interface.connections().open_owner(limits))
     }
 
+    /// Has other limits from the next connection on. What there is keeps its buffers, and stays.
+    pub fn set_limits(&mut self, interface: &mut Interface, limits: Limits) {
+        self.limits = limits;
+        if let Some(owner) = self.owner {
+            interface.connections().set_limits(owner, limits);
+        }
+    }
+
     /// Begins to connect to `peer`; `smc` offers SMC. None if there is no room or no way.
     pub fn connect(
         &mut self,

@@ -5,7 +5,7 @@
 //! Fragments, IP options and VLAN tags are not for these engines ([`crate::classify`] does not name their frames).
 
 use crate::checksum::{fold, sum};
-use crate::port_addresses::{self, PortAddresses};
+use crate::port_addresses::PortAddresses;
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use drivers::hal::Window;
 
@@ -23,6 +23,8 @@ pub const HEADERS: usize = ETHERNET + IPV4 + UDP;
 pub struct Datagram<'a> {
     /// Who sent it, as its headers say.
     pub from: SocketAddrV4,
+    /// The MAC address that its frame came from.
+    pub mac: [u8; 6],
     /// Address and port of ours.
     pub to: SocketAddrV4,
     /// What it carries.
@@ -52,8 +54,7 @@ impl<'a> Datagram<'a> {
         let (source, destination) = (address(26), address(30));
         if headers[..6] != local.mac
             || !local.has_v4(destination)
-            || !port_addresses::is_host(IpAddr::V4(source))
-            || local.has_v4(source)
+            || !local.admits(IpAddr::V4(source))
         {
             return Err(Unfit::NotOurs);
         }
@@ -71,7 +72,9 @@ impl<'a> Datagram<'a> {
             return Err(Unfit::Checksum);
         }
         let from = SocketAddrV4::new(source, word(34));
-        Ok(Datagram { from, to: SocketAddrV4::new(destination, word(36)), payload })
+        let [_, _, _, _, _, _, a, b, c, d, e, f, ..] = *headers;
+        let mac = [a, b, c, d, e, f];
+        Ok(Datagram { from, mac, to: SocketAddrV4::new(destination, word(36)), payload })
     }
 }
 
@@ -162,7 +165,8 @@ mod tests {
         ) {
             let mut frame = frame(&payload);
             frame.extend(std::vec![7; padding]);
-            let expected = Datagram { from: PEER, to: US, payload: &payload };
+            let mac = frame[6..12].try_into().unwrap();
+            let expected = Datagram { from: PEER, mac, to: US, payload: &payload };
             prop_assert_eq!(Datagram::parse(&frame, &local(OUR_MAC, US)), Ok(expected));
         }
 
@@ -187,7 +191,7 @@ mod tests {
             prop_assert_eq!(&made[42..], &expected[42..]);
             prop_assert_eq!(&made[40..42], &expected[40..42], "the checksum of UDP");
             let taken = Datagram::parse(&made, &local(OUR_MAC, US));
-            prop_assert_eq!(taken, Ok(Datagram { from: PEER, to: US, payload: &payload }));
+            prop_assert_eq!(taken, Ok(Datagram { from: PEER, mac: PEER_MAC, to: US, payload: &payload }));
         }
 
         #[test]

@@ -47,10 +47,7 @@ fn answer_v4(packet: &[u8], local: &PortAddresses, reply: &mut [u8]) -> Option<u
     if ip[0] != 0x45 || ip[9] != UDP_PROTOCOL || fragment || fold(sum(ip)) != 0xffff {
         return None;
     }
-    if !local.has_v4(Ipv4Addr::from(destination))
-        || !port_addresses::is_host(from)
-        || local.has(from)
-    {
+    if !local.has_v4(Ipv4Addr::from(destination)) || !local.admits(from) {
         return None;
     }
     let udp = packet.get(IPV4..length)?;
@@ -80,10 +77,7 @@ fn answer_v6(packet: &[u8], local: &PortAddresses, reply: &mut [u8]) -> Option<u
     if ip[0] >> 4 != 6 || ip[6] != UDP_PROTOCOL {
         return None;
     }
-    if !local.has_v6(Ipv6Addr::from(destination))
-        || !port_addresses::is_host(from)
-        || local.has(from)
-    {
+    if !local.has_v6(Ipv6Addr::from(destination)) || !local.admits(from) {
         return None;
     }
     let udp = packet.get(IPV6..length)?;

@@ -63,7 +63,7 @@ fn accept_v4(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
         return None;
     }
     // smoltcp would renew a lease at the address that the server's answer came from.
-    if !crate::port_addresses::is_host(source.into()) || local.has_v4(source) {
+    if !local.admits(source.into()) {
         return None;
     }
     // smoltcp does not look at it again.
@@ -84,10 +84,14 @@ fn accept_v4(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
 fn accept_v6(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
     let packet = Ipv6Packet::new_checked(packet).ok()?;
     let (source, destination) = (packet.src_addr(), packet.dst_addr());
-    if source.is_loopback() || destination.is_loopback() || local.has_v6(source) {
+    if destination.is_loopback() {
         return None;
     }
-    if source.is_multicast() {
+    // A station with one of our addresses is to be noticed by what it advertises.
+    let message = packet.payload().first().copied().map(Icmpv6Message::from);
+    let advertises = packet.next_header() == IpProtocol::Icmpv6
+        && message == Some(Icmpv6Message::NeighborAdvert);
+    if local.has_v6(source) && !advertises {
         return None;
     }
     if source == Ipv6Addr::UNSPECIFIED {
@@ -95,6 +99,9 @@ fn accept_v6(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
         let icmp = packet.next_header() == IpProtocol::Icmpv6 && packet.hop_limit() == 255;
         let asks = packet.payload().first() == Some(&Icmpv6Message::NeighborSolicit.into());
         return (icmp && asks).then_some(Kind::NeighbourDiscovery);
+    }
+    if !local.admits(source.into()) {
+        return None;
     }
     match packet.next_header() {
         IpProtocol::Icmpv6 => {
@@ -117,6 +124,8 @@ fn accept_v6(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::Ends;
+    use crate::testing::{OUR_MAC, tcp, udp as udp_of};
     use core::net::Ipv4Addr;
     use std::vec::Vec;
 
@@ -141,6 +150,48 @@ mod tests {
         frame.extend([0, 8, 0, 0]);
         Ipv4Packet::new_unchecked(&mut frame[14..]).fill_checksum();
         frame
+    }
+
+    /// One test of addresses serves TCP, UDP and the echo service.
+    #[test]
+    fn frames_from_special_addresses_are_dropped_by_all() {
+        let v6 = "fd00::1".parse().unwrap();
+        let local = PortAddresses { mac: OUR_MAC, v6: [v6].into(), ..local() };
+        let ours = |from: IpAddr| match from {
+            IpAddr::V4(_) => IpAddr::from(local.v4[0]),
+            IpAddr::V6(_) => v6.into(),
+        };
+        let taken = |from: IpAddr| {
+            let to = ours(from);
+            let ends = Ends { local_port: 80, remote_port: 4000, remote: from, local: to };
+            let segment = accept(&tcp(ends, 2, 1, 0, &[], &[]), &local).is_some();
+            let datagram = accept(&udp_of(from, to, 9999, 53, b"data"), &local).is_some();
+            let mut reply = [0; 200];
+            let echo = udp_of(from, to, 9999, 7, b"data");
+            let echo = crate::echo::answer(&echo, &local, &mut reply).is_some();
+            [segment, datagram, echo]
+        };
+        for from in ["10.0.0.2", "fd00::2", "fe80::2"] {
+            assert_eq!(taken(from.parse().unwrap()), [true; 3], "{from}");
+        }
+        let special = [
+            "::ffff:10.0.0.2",
+            "::10.0.0.2",
+            "::ffff:0:10.0.0.2",
+            "64:ff9b::10.0.0.2",
+            "::1",
+            "ff02::1",
+            "fd00::1",
+            "0.0.0.2",
+            "127.0.0.1",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "10.0.0.1",
+        ];
+        for from in special {
+            assert_eq!(taken(from.parse().unwrap()), [false; 3], "{from}");
+        }
     }
 
     #[test]

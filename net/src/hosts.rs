@@ -1,8 +1,9 @@
 //! Lists of networks: which hosts may use something (`hosts = ["10.0.0.0/24", "2001:db8::/64"]`).
 //!
-//! An address is compared as the frame has it. An IPv4 address that is written as an IPv6 one
-//! (`::ffff:10.0.0.1`, as in the GIDs of RoCEv2) is the IPv4 address.
+//! An address is compared as the frame has it. One that no host has on a wire ([`crate::is_host`]) is in no network: an
+//! IPv4 address that is written as an IPv6 one (`::ffff:10.0.0.1`) is not the IPv4 address.
 
+use crate::is_host;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -21,7 +22,10 @@ pub struct Network {
 impl Network {
     /// Whether the host is in it.
     pub fn contains(&self, host: IpAddr) -> bool {
-        let differing = match (self.address, host.to_canonical()) {
+        if !is_host(host) {
+            return false;
+        }
+        let differing = match (self.address, host) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
             (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
             _ => return false,
@@ -31,9 +35,10 @@ impl Network {
 }
 
 /// Whose limits count for a host: its own, or over IPv6 those of its /64, of which a host may have all
-/// addresses (RFC 7934).
+/// addresses (RFC 7934). All hosts of a link share the /64 of link-local addresses, so there each address counts.
 pub fn accountable(host: IpAddr) -> IpAddr {
     match host.to_canonical() {
+        IpAddr::V6(a) if a.is_unicast_link_local() => IpAddr::V6(a),
         IpAddr::V6(a) => IpAddr::V6(Ipv6Addr::from_bits(a.to_bits() >> 64 << 64)),
         v4 => v4,
     }
@@ -157,13 +162,19 @@ mod tests {
         assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
         assert_eq!(of("2001:db8:1:3::6"), "2001:db8:1:3::");
         assert_eq!([of("10.0.0.7"), of("::ffff:10.0.0.7")], ["10.0.0.7", "10.0.0.7"]);
+        assert_eq!([of("fe80::1"), of("fe80::2:3")], ["fe80::1", "fe80::2:3"]);
     }
 
     #[test]
-    fn an_ipv4_address_in_ipv6_is_the_ipv4_address() {
-        let mapped = "::ffff:10.0.0.9".parse().unwrap();
-        assert!(hosts(&["10.0.0.0/24"]).admits(mapped));
-        assert!(!hosts(&["::/0"]).admits(mapped));
+    fn special_address_is_in_no_list() {
+        let special = ["::ffff:10.0.0.9", "::10.0.0.9", "::ffff:0:10.0.0.9", "64:ff9b::10.0.0.9"];
+        for address in special.into_iter().chain(["0.0.0.9", "127.0.0.1", "255.255.255.255", "::1"])
+        {
+            let host = address.parse().unwrap();
+            for list in ["10.0.0.0/24", "::/0", "0.0.0.0/0"] {
+                assert!(!hosts(&[list]).admits(host), "{address} in {list}");
+            }
+        }
     }
 
     #[test]

@@ -5,32 +5,38 @@
 //! every round (it returns at once when nothing is due), [`Interface::transmit`] to let frames
 //! out, [`Interface::poll_timeout`] before halting. Does not fragment, forward or send to itself.
 
+mod addresses;
 mod users;
 
-use crate::address_defense;
-use crate::addressing::{Addressing, AddressingError};
+pub use addresses::MtuOrigin;
+
+use crate::address_defense::{self, Conflict, Defence};
+use crate::addressing::Addressing;
 use crate::connections::{Connections, Outside};
 use crate::delayed_replies::DelayedReplies;
 use crate::dhcp::{Client, Lease};
 use crate::filter::{self, Kind};
 use crate::fragments::{self, Fragments};
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
-use crate::mld::{self, Occasion};
+use crate::mld;
+use crate::mss;
 use crate::neighbour::{Resolution, Table};
+use crate::notices::{Notice, Notices};
 use crate::outbox::Outbox;
 use crate::packet_too_big::PacketTooBig;
 use crate::path_mtu::PathMtus;
 use crate::port_addresses::{self, PortAddresses};
+use crate::probes::Probes;
 use crate::routes::Routes;
-use crate::segment::Segment;
+use crate::seeds::Seeds;
+use crate::segment::{SYN, Segment};
 use crate::slaac::Slaac;
-use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port, TransmitError};
 use smoltcp::iface::{PollResult, SocketSet};
-use smoltcp::wire::{DhcpOption, HardwareAddress, IpCidr, Ipv6Cidr};
+use smoltcp::wire::HardwareAddress;
 
 /// Frames that wait for room in the port before nobody is asked for more.
 const QUEUE_DEPTH: usize = 16;
@@ -52,6 +58,10 @@ pub struct Counters {
     pub rx_no_room: u64,
     /// Frames in which another station claims an address of ours.
     pub conflicts: u64,
+    /// TCP segments with a wrong SYN cookie, in a flood of SYNs.
+    pub cookie_guesses: u64,
+    /// The last of these.
+    pub conflict: Option<Conflict>,
     /// Frames that the port took.
     pub tx_frames: u64,
     /// Frames that the port can never send.
@@ -68,16 +78,25 @@ pub struct Interface {
     outbox: Outbox,
     queue: Queue,
     hold: DelayedReplies,
+    /// The card's.
     mtu: usize,
-    seed: u64,
+    mtu_origins: [MtuOrigin; 2],
+    pub(crate) seeds: Seeds,
     local: PortAddresses,
     routes: Routes,
     addressing: Addressing,
     lease: Option<Lease>,
+    /// The IPv6 addresses whose groups were reported.
+    groups: Vec<Ipv6Addr>,
     dhcp: Option<Client>,
-    /// What DHCP requests say besides.
-    dhcp_options: &'static [DhcpOption<'static>],
+    /// The name by which DHCP servers know us.
+    host_name: Option<&'static str>,
     slaac: Option<Slaac>,
+    probes: Probes,
+    /// When one of these has something to do.
+    addresses_due: Option<Instant>,
+    defence: Defence,
+    notices: Notices,
     neighbours: Table,
     paths: PathMtus,
     fragments: Fragments,
@@ -94,37 +113,45 @@ pub struct Interface {
 
 impl Interface {
     /// The interface of a port with this MAC address and MTU (layer 3, in bytes). `seed` must
-    /// not be predictable: TCP's initial sequence numbers come from it.
+    /// not be predictable, and nobody else's: the keys of TCP's sequence numbers and cookies come from it.
     ///
     /// # Panics
     /// If `mac` is not a station's address: the driver's mistake.
-    pub fn new(mac: [u8; 6], mtu: usize, seed: u64, now: Instant) -> Self {
+    pub fn new(mac: [u8; 6], mtu: usize, seed: [u8; 32], now: Instant) -> Self {
         let mac = port_addresses::unicast_mac(mac).expect("a port has a unicast MAC address");
         // Smaller packets than this every host must take (RFC 791); nobody's port is below it.
         let mtu = mtu.max(576);
         let mut queue = Queue::new(QUEUE_DEPTH, mtu + ETHERNET_HEADER);
         let mut config = smoltcp::iface::Config::new(HardwareAddress::Ip);
-        config.random_seed = seed;
+        let mut seeds = Seeds::new(seed);
+        let connections = Connections::new(&mut seeds);
+        config.random_seed = seeds.word();
         let framing = Framing::Ip { from: mac, to: [0; 6], smc: false };
         let mut link = Link { received: None, queue: &mut queue, mtu, framing };
         let stack = smoltcp::iface::Interface::new(config, &mut link, to_smoltcp(now));
         let mut interface = Interface {
             stack,
-            connections: Connections::new(seed),
+            connections,
             sockets: SocketSet::new(Vec::new()),
             sockets_due: None,
             outbox: Outbox::new(mtu + ETHERNET_HEADER),
             queue,
             hold: DelayedReplies::new(),
             mtu,
-            seed,
+            mtu_origins: [MtuOrigin::Card; 2],
+            seeds,
             local: PortAddresses { mac, ..PortAddresses::default() },
-            routes: Routes::default(),
+            routes: Routes::new(mtu),
             addressing: Addressing::default(),
             lease: None,
+            groups: Vec::new(),
             dhcp: None,
-            dhcp_options: &[],
+            host_name: None,
             slaac: None,
+            probes: Probes::default(),
+            addresses_due: None,
+            defence: Defence::default(),
+            notices: Notices::default(),
             neighbours: Table::new(NEIGHBOURS),
             paths: PathMtus::default(),
             fragments: Fragments::default(),
@@ -137,72 +164,6 @@ impl Interface {
         };
         interface.apply();
         interface
-    }
-
-    /// Sets where addresses come from, at the start or later. A DHCP lease and announced prefixes
-    /// stay if they are wanted still. On error nothing changes.
-    pub fn set_addressing(
-        &mut self,
-        addressing: Addressing,
-        now: Instant,
-    ) -> Result<(), AddressingError> {
-        addressing.check()?;
-        if !addressing.dhcp {
-            self.dhcp = None;
-            self.lease = None;
-        } else if self.dhcp.is_none() {
-            let Interface { local, mtu, seed, dhcp_options, .. } = self;
-            self.dhcp = Some(Client::new(local.mac, *mtu, !*seed, dhcp_options, now));
-        }
-        if !addressing.slaac {
-            self.slaac = None;
-        } else if self.slaac.is_none() {
-            self.slaac = Some(Slaac::new(self.local.mac, now));
-        }
-        self.addressing = addressing;
-        self.apply();
-        Ok(())
-    }
-
-    /// Sets the name by which DHCP servers know us (option 12, RFC 2132), before DHCP is wanted.
-    /// Called once: smoltcp wants the memory for ever.
-    pub fn set_hostname(&mut self, name: &'static str) {
-        const HOST_NAME: u8 = 12;
-        let option = DhcpOption { kind: HOST_NAME, data: name.as_bytes() };
-        self.dhcp_options = Box::leak(Box::new([option]));
-    }
-
-    /// The link came up (again): looks for routers and for a DHCP server at once. A lease that is
-    /// held is kept, so that connections survive a pulled cable.
-    pub fn link_came_up(&mut self, now: Instant) {
-        self.neighbours.clear();
-        if let Some(client) = self.dhcp.as_mut().filter(|_| self.lease.is_none()) {
-            client.reset(now);
-        }
-        if let Some(slaac) = self.slaac.as_mut().filter(|slaac| slaac.router().is_none()) {
-            *slaac = Slaac::new(self.local.mac, now);
-        }
-        self.tell_link();
-        self.attention = true;
-    }
-
-    /// The port has another MAC address: all that was had by the former one begins anew.
-    pub fn set_mac(&mut self, mac: [u8; 6], now: Instant) {
-        let Some(mac) = port_addresses::unicast_mac(mac).filter(|mac| *mac != self.local.mac)
-        else {
-            return;
-        };
-        self.local.mac = mac;
-        let Interface { mtu, seed, dhcp_options, .. } = self;
-        if let Some(client) = &mut self.dhcp {
-            *client = Client::new(mac, *mtu, !*seed, dhcp_options, now);
-            self.lease = None;
-        }
-        if let Some(slaac) = &mut self.slaac {
-            *slaac = Slaac::new(mac, now);
-        }
-        self.neighbours.clear();
-        self.apply();
     }
 
     /// Takes in a received frame.
@@ -229,17 +190,21 @@ impl Interface {
             Kind::Arp | Kind::NeighbourDiscovery => self.handle_neighbour(frame, kind, now),
             Kind::ListenerQuery => {
                 if let Some(occasion) = mld::query(frame) {
-                    mld::report(&self.local, occasion, &mut self.queue);
+                    self.report_groups(occasion);
                 }
             }
             Kind::RouterAdvertisement => {
-                if self.slaac.as_mut().is_some_and(|s| s.handle_advertisement(frame, now)) {
+                self.addresses_due = Some(now);
+                let notices = &mut self.notices;
+                if self.slaac.as_mut().is_some_and(|s| s.handle_advertisement(frame, notices, now))
+                {
                     self.apply();
                 }
             }
             Kind::Dhcp => {
+                self.addresses_due = Some(now);
                 if let Some(client) = &mut self.dhcp {
-                    client.handle_frame(frame, &mut self.queue, now);
+                    client.handle_frame(frame, &mut self.notices, now);
                 }
             }
             Kind::Other => self.handle_packet(frame, now),
@@ -253,8 +218,9 @@ impl Interface {
             // Neighbour discovery is not to be fragmented (RFC 6980).
             Some(kind @ (Kind::Tcp | Kind::Other)) => {
                 let number = self.counters.rx_frames as u16;
-                let large = whole.len() > ETHERNET_HEADER + self.mtu;
-                if !large || !fragments::answer_echo(&whole, self.mtu, number, &mut self.queue) {
+                let mtu = self.routes.mtu_of(&whole[ETHERNET_HEADER..]);
+                let large = whole.len() > ETHERNET_HEADER + mtu;
+                if !large || !fragments::answer_echo(&whole, mtu, number, &mut self.queue) {
                     self.handle_accepted(&whole, kind, now);
                 }
             }
@@ -268,21 +234,26 @@ impl Interface {
             self.counters.rx_filtered += 1;
             return;
         };
+        // What the peer offers is what we keep to.
+        let mtu = self.routes.mtu_to(segment.ends.remote);
+        let opens = segment.flags & SYN != 0;
+        let clamped = opens.then(|| mss::clamp(frame, mtu)).flatten();
         let (connections, mut outside) = self.outside(now);
-        connections.handle_segment(frame, &segment, from, &mut outside);
+        match clamped.as_deref().and_then(|frame| Some((frame, Segment::of(frame)?))) {
+            Some((frame, segment)) => {
+                connections.handle_segment(frame, &segment, from, &mut outside);
+            }
+            None => connections.handle_segment(frame, &segment, from, &mut outside),
+        }
     }
 
     /// Takes in what somebody asks or says about who has which address.
     fn handle_neighbour(&mut self, frame: &[u8], kind: Kind, now: Instant) {
-        let conflict = address_defense::defend(frame, kind, &self.local, &mut self.queue);
-        self.counters.conflicts += u64::from(conflict);
+        if let Some(claim) = address_defense::claim(frame, kind, self.local.mac) {
+            self.note_claim(claim, now);
+        }
         match kind {
-            Kind::Arp => {
-                self.neighbours.handle_arp(frame, &self.local, now);
-                if let Some(client) = &mut self.dhcp {
-                    client.handle_arp(frame, &mut self.queue, now);
-                }
-            }
+            Kind::Arp => self.neighbours.handle_arp(frame, &self.local, now),
             _ => self.neighbours.handle_discovery(frame, &self.local, now),
         }
         let held = DelayedReplies::concerns(frame, kind) && !self.hold.is_full();
@@ -301,6 +272,11 @@ impl Interface {
         let Some(from) = source(frame) else { return };
         let framing = Framing::Ip { from: self.local.mac, to: from, smc: false };
         let received = frame.get(ETHERNET_HEADER..);
+        // What is larger than the network takes is not to be answered by as much.
+        if received.is_some_and(|packet| packet.len() > self.routes.mtu_of(packet)) {
+            self.counters.rx_filtered += 1;
+            return;
+        }
         let mut link = Link { received, queue: &mut self.queue, mtu: self.mtu, framing };
         self.stack.poll_ingress_single(to_smoltcp(now), &mut link, &mut self.sockets);
         self.sockets_due = Some(now);
@@ -334,23 +310,15 @@ impl Interface {
         let (connections, mut outside) = self.outside(now);
         connections.poll(&mut outside);
         self.poll_sockets(now);
-        if let Some(lease) = self.dhcp.as_mut().and_then(|c| c.poll(&mut self.queue, now))
-            && lease != self.lease
-        {
-            self.lease = lease;
-            self.apply();
-        }
-        if self.slaac.as_mut().is_some_and(|slaac| slaac.poll(now, &mut self.queue)) {
-            self.apply();
+        if self.addresses_due.is_some_and(|due| due <= now) {
+            self.poll_addresses(now);
         }
         self.neighbours.poll(now, &self.local, &mut self.queue);
         self.settle_neighbours();
-        let dhcp = self.dhcp.as_ref().and_then(Client::poll_timeout);
-        let slaac = self.slaac.as_ref().and_then(Slaac::poll_timeout);
         let neighbours = self.neighbours.poll_timeout();
         let (connections, hold) = (self.connections.poll_timeout(), self.hold.poll_timeout());
         self.deadline =
-            Instant::first([self.sockets_due, dhcp, slaac, neighbours, connections, hold]);
+            Instant::first([self.sockets_due, self.addresses_due, neighbours, connections, hold]);
     }
 
     /// Sends what sockets that are none of TCP's have to send.
@@ -380,67 +348,18 @@ impl Interface {
             let mac = self.neighbours.get(ip, self.now);
             self.outbox.settled(ip, mac, &mut self.queue);
             self.attention = true;
+            self.note_router(ip, mac.is_some());
         }
-    }
-
-    /// Brings smoltcp's and our own lists up to date with where addresses come from.
-    fn apply(&mut self) {
-        let link_local =
-            IpCidr::Ipv6(Ipv6Cidr::new(port_addresses::link_local(self.local.mac), 64));
-        let mut wanted = Vec::from([link_local]);
-        let announced = self.slaac.iter().flat_map(Slaac::addresses);
-        let others = self
-            .addressing
-            .addresses
-            .iter()
-            .copied()
-            .chain(self.lease.map(|(address, _)| address.into()))
-            .chain(announced.map(|ip| Ipv6Cidr::new(ip, 64).into()));
-        for cidr in others {
-            if !wanted.iter().any(|w| w.address() == cidr.address()) {
-                wanted.push(cidr);
-            }
-        }
-        self.attention = true;
-        self.routes.routers = self.gateways();
-        self.routes.generation += 1;
-        let changed = self.routes.addresses != wanted;
-        if let Some(client) = &mut self.dhcp {
-            client.set_addresses(&wanted, self.routes.routers.0);
-        }
-        if !changed {
-            return;
-        }
-        self.stack.update_ip_addrs(|list| {
-            list.clear();
-            list.extend_from_slice(&wanted).expect("MAX_STATIC leaves room for every source");
-        });
-        self.local.v4.clear();
-        self.local.v6.clear();
-        for cidr in &wanted {
-            match cidr.address().into() {
-                IpAddr::V4(ip) => self.local.v4.push(ip),
-                IpAddr::V6(ip) => self.local.v6.push(ip),
-            }
-        }
-        self.routes.addresses = wanted;
-        self.neighbours.clear();
-        // Whoever has one of the former addresses is to learn that it is gone.
-        self.connections.look_after_all();
-        self.tell_link();
-    }
-
-    /// Tells the others on the link which addresses are ours.
-    fn tell_link(&mut self) {
-        address_defense::announce(&self.local, &mut self.queue);
-        mld::report(&self.local, Occasion::Joined, &mut self.queue);
     }
 
     /// Lets queued frames out, as many as the port takes, and shows each to `sent`.
     pub fn transmit(&mut self, port: &mut (impl Port + ?Sized), mut sent: impl FnMut(&Packet<'_>)) {
         let was_full = self.queue.is_full();
         while let Some(frame) = self.queue.front() {
-            let packet = Packet { header: frame, payload: &[], trailer: &[] };
+            let mtu = frame.get(ETHERNET_HEADER..).map_or(self.mtu, |p| self.routes.mtu_of(p));
+            let clamped = if mtu < self.mtu { mss::clamp(frame, mtu) } else { None };
+            let header = clamped.as_deref().unwrap_or(frame);
+            let packet = Packet { header, payload: &[], trailer: &[] };
             match port.transmit(&packet) {
                 Ok(()) => {
                     sent(&packet);
@@ -496,14 +415,10 @@ impl Interface {
         self.routes.generation
     }
 
-    /// Largest layer 3 packet in bytes.
-    pub fn mtu(&self) -> usize {
-        self.mtu
-    }
-
     /// Largest layer 3 packet in bytes that passes to `ip`, as far as is known at `now`.
     pub fn path_mtu(&self, ip: IpAddr, now: Instant) -> usize {
-        self.paths.get(ip, now).map_or(self.mtu, |(mtu, _)| mtu.min(self.mtu))
+        let most = self.mtu.min(self.routes.mtu_to(ip));
+        self.paths.get(ip, now).map_or(most, |(mtu, _)| mtu.min(most))
     }
 
     /// Changes whenever a destination is added to [`Interface::small_paths`].
@@ -516,37 +431,24 @@ impl Interface {
         self.paths.all()
     }
 
-    /// The addresses in use, with their networks.
-    pub fn addresses(&self) -> &[IpCidr] {
-        &self.routes.addresses
-    }
-
-    /// Whether DHCP has given us an address.
-    pub fn has_lease(&self) -> bool {
-        self.lease.is_some()
-    }
-
-    /// The default routers in use.
-    pub fn gateways(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
-        let (mut v4, mut v6) = (None, None);
-        for gateway in &self.addressing.gateways {
-            match gateway {
-                IpAddr::V4(ip) => v4 = Some(*ip),
-                IpAddr::V6(ip) => v6 = Some(*ip),
-            }
-        }
-        let leased = self.lease.and_then(|(_, router)| router);
-        (v4.or(leased), v6.or(self.slaac.as_ref().and_then(Slaac::router)))
+    /// The next line for the log.
+    pub fn next_notice(&mut self) -> Option<Notice> {
+        self.notices.next()
     }
 
     /// What was counted so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        Counters { cookie_guesses: self.connections.cookie_guesses(), ..self.counters }
     }
 
     /// The station on the link to which a packet for `ip` goes: itself, or a gateway.
     pub fn next_hop(&self, ip: IpAddr) -> Option<IpAddr> {
         self.routes.next_hop(ip)
+    }
+
+    /// Whether packets for `ip` go to a gateway.
+    pub fn is_routed(&self, ip: IpAddr) -> bool {
+        self.next_hop(ip).is_some_and(|hop| hop != ip)
     }
 
     /// MAC address to which frames for `ip` go, if it is known at `now`. Asks nobody.

@@ -10,6 +10,7 @@
 
 #![expect(deprecated, reason = "core has SipHash under no other name")]
 
+use crate::seeds::Seeds;
 use crate::segment::Ends;
 use core::hash::{Hash, Hasher, SipHasher};
 use core::time::Duration;
@@ -23,9 +24,6 @@ const SCALES: [Option<u8>; 8] =
     [None, Some(0), Some(2), Some(4), Some(6), Some(7), Some(8), Some(10)];
 /// What is hashed besides classes.
 const HIDDEN: u16 = 0x100;
-const ACTIVE: u16 = 0x101;
-const MARK: u16 = 0x102;
-const VARIED: u16 = 0x103;
 /// What counts where a SYN does not say (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
@@ -89,22 +87,33 @@ impl Offer {
     }
 }
 
-/// The key of an interface.
+/// A key of SipHash.
+type Key = [u64; 2];
+
+/// The keys of an interface, one for each use.
 #[derive(Clone, Copy)]
-pub struct Secret([u64; 2]);
+pub struct Secret {
+    cookies: Key,
+    numbers: Key,
+    marks: Key,
+    limits: Key,
+}
 
 impl Secret {
-    /// From a seed that nobody can foresee.
-    pub fn new(seed: u64) -> Self {
-        let mut hasher = SipHasher::new_with_keys(seed, !seed);
-        hasher.write_u8(0);
-        let first = hasher.finish();
-        hasher.write_u8(1);
-        Secret([first, hasher.finish()])
+    /// Keys of their own.
+    pub fn new(seeds: &mut Seeds) -> Self {
+        let (cookies, numbers) = (seeds.key(), seeds.key());
+        Secret { cookies, numbers, marks: seeds.key(), limits: seeds.key() }
     }
 
-    fn hash(&self, what: u16, ends: Ends, number: u32, time: u64) -> u64 {
-        let mut hasher = SipHasher::new_with_keys(self.0[0], self.0[1]);
+    /// The keys.
+    #[cfg(test)]
+    pub fn keys(&self) -> [Key; 4] {
+        [self.cookies, self.numbers, self.marks, self.limits]
+    }
+
+    fn hash(key: Key, what: u16, ends: Ends, number: u32, time: u64) -> u64 {
+        let mut hasher = SipHasher::new_with_keys(key[0], key[1]);
         hasher.write_u16(what);
         ends.hash(&mut hasher);
         hasher.write_u32(number);
@@ -119,13 +128,13 @@ impl Secret {
 
     fn cookie_of(&self, ends: Ends, sequence: u32, class: u8, epoch: u64) -> u32 {
         // The hash covers the class as well: an acknowledgement of later bytes is no cookie.
-        let hash = self.hash(u16::from(class), ends, sequence, epoch);
+        let hash = Self::hash(self.cookies, u16::from(class), ends, sequence, epoch);
         (hash >> 32) as u32 & 0xffff_ff00 | u32::from(class ^ self.mask(ends, sequence, epoch))
     }
 
     /// What hides the class in a cookie.
     fn mask(&self, ends: Ends, sequence: u32, epoch: u64) -> u8 {
-        self.hash(HIDDEN, ends, sequence, epoch) as u8
+        Self::hash(self.cookies, HIDDEN, ends, sequence, epoch) as u8
     }
 
     /// What the SYN with this sequence number offered, if our answer to it was `number`.
@@ -140,13 +149,12 @@ impl Secret {
 
     /// What stands for a cookie where those are kept that were taken in.
     pub fn mark(&self, ends: Ends, sequence: u32, cookie: u32) -> u64 {
-        self.hash(MARK, ends, sequence, cookie.into())
+        Self::hash(self.marks, 0, ends, sequence, cookie.into())
     }
 
     /// A number in `range` that differs from second to second.
     pub fn varied(&self, range: core::ops::Range<u32>, now: Instant) -> u32 {
-        let mut hasher = SipHasher::new_with_keys(self.0[0], self.0[1]);
-        hasher.write_u16(VARIED);
+        let mut hasher = SipHasher::new_with_keys(self.limits[0], self.limits[1]);
         hasher.write_u64(now.as_nanos() / 1_000_000_000);
         range.start + (hasher.finish() as u32) % (range.end - range.start)
     }
@@ -155,7 +163,7 @@ impl Secret {
     /// that nobody knows (RFC 6528 section 3).
     pub fn number(&self, ends: Ends, now: Instant) -> u32 {
         let clock = (now.as_nanos() / 4000) as u32;
-        clock.wrapping_add(self.hash(ACTIVE, ends, 0, 0) as u32)
+        clock.wrapping_add(Self::hash(self.numbers, 0, ends, 0, 0) as u32)
     }
 }
 
@@ -208,6 +216,12 @@ mod tests {
         }
     }
 
+    fn secret(seed: u64) -> Secret {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        Secret::new(&mut Seeds::new(bytes))
+    }
+
     fn at(seconds: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(seconds)
     }
@@ -217,7 +231,7 @@ mod tests {
         fn a_cookie_is_good_for_whom_it_was_baked_and_for_a_while(
             sequence: u32, port in 1u16.., seconds in 0u64..1_000_000, class: u8, seed: u64,
         ) {
-            let (secret, offer) = (Secret::new(seed), Offer::of_class(class));
+            let (secret, offer) = (secret(seed), Offer::of_class(class));
             let number = secret.cookie(ends(port), sequence, offer, at(seconds));
             let offer_at = |after| secret.offer(ends(port), sequence, number, at(seconds + after));
             prop_assert_eq!(offer_at(0), Some(offer));

@@ -9,8 +9,7 @@
 //!
 //! # smoltcp, and what surrounds it
 //!
-//! TCP, UDP, ICMP and DHCP are smoltcp's. It runs with `Medium::Ip`: `link` adds the Ethernet header. Only DHCP needs
-//! Ethernet and has a stack of its own (`dhcp`). smoltcp iterates over every socket of a set. So each set has one socket:
+//! TCP, UDP and ICMP are smoltcp's. It runs with `Medium::Ip`: `link` adds the Ethernet header. smoltcp iterates over every socket of a set. So each set has one socket:
 //!
 //! * `connections`: each TCP connection has its own socket set. A segment finds its connection by both ends, in an
 //!   ordered map, which a client's choice of ports cannot slow down. Timers are in an ordered set; a postponed one stays
@@ -53,10 +52,14 @@
 //!
 //! # Around IP
 //!
-//! * `filter` keeps impossible frames from smoltcp. Some of them make smoltcp 0.14 panic (the renewal of a lease from
-//!   0.0.0.0); answers to others would go to groups or loop.
+//! * `filter` keeps impossible frames from smoltcp: answers to some would go to groups or loop.
 //! * `fragments` puts packets together that came in pieces, within 256 KiB.
 //! * `vlan` tells tagged frames apart, before anything looks at them.
+//! * `dhcp` is our own client. smoltcp's asks a server that refuses without a pause, takes one router, no options in other
+//!   fields and no MTU, and does not say why it takes no lease. `dhcproto` is not used: it needs `std`.
+//! * `mss` limits the MSS of SYNs, in both directions, where a lease or a router gives a smaller MTU than the card's.
+//! * `probes` looks for duplicates of addresses before they are used. `notices` is what the operator should learn.
+//!   `interface/addresses` joins all of these: which addresses are in use, and what follows for routes and MTU.
 //! * `slaac` is our own router discovery. One advertisement of a multicast prefix, or of a prefix longer than 128 bits,
 //!   makes smoltcp's panic. Its timer is not reported while no socket has one, and is overdue for ever without a router,
 //!   so a loop could not halt by it.
@@ -65,8 +68,7 @@
 //!
 //! # Not supported
 //!
-//! IPv6 extension headers other than that of fragments, several VLANs on a port, privacy addresses, duplicate detection before an address is used
-//! (conflicts are counted and logged).
+//! IPv6 extension headers other than that of fragments, several VLANs on a port, privacy addresses.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -75,6 +77,7 @@ extern crate std;
 
 mod address_defense;
 mod addressing;
+pub mod answer;
 pub mod capture;
 mod checksum;
 mod classify;
@@ -95,15 +98,19 @@ mod listen_table;
 mod messages;
 pub mod metrics;
 mod mld;
+mod mss;
 mod neighbour;
 mod neighbours;
+mod notices;
 mod outbox;
 mod packet_too_big;
 mod path_mtu;
 pub mod ping;
 mod port_addresses;
+mod probes;
 pub mod refusal;
 mod routes;
+mod seeds;
 mod segment;
 mod slaac;
 pub mod smc_option;
@@ -117,8 +124,9 @@ pub mod vlan;
 
 pub use addressing::{Addressing, AddressingError};
 pub use classify::{Class, classify};
-pub use interface::{Counters, Interface};
+pub use interface::{Counters, Interface, MtuOrigin};
 pub use neighbour::Resolution;
 pub use neighbours::Neighbours;
-pub use port_addresses::{PortAddresses, is_host, link_local};
+pub use notices::Notice;
+pub use port_addresses::{PortAddresses, is_host, link_local, mac_of_link_local};
 pub use smoltcp::wire::IpCidr as Cidr;

@@ -1,6 +1,5 @@
 //! The port as smoltcp sees it: one received packet at a time, and a queue of frames that wait to be
-//! transmitted. smoltcp speaks IP here, and the Ethernet header is written around what it says; only
-//! its DHCP client wants to write frames itself.
+//! transmitted. smoltcp speaks IP here, and the Ethernet header is written around what it says.
 //!
 //! The queue has no end for smoltcp: 0.14 forgets a fast retransmission that its device refuses, timer and
 //! all, and the connection then stands still until three keep-alives were answered. Whoever calls smoltcp
@@ -147,8 +146,6 @@ impl Queue {
 /// What smoltcp writes, and what is done with it.
 #[derive(Clone, Copy, Debug)]
 pub enum Framing {
-    /// Whole frames, which are sent as they are.
-    Ethernet,
     /// IP packets, which are sent from one station to another.
     Ip {
         /// Our MAC address.
@@ -162,7 +159,7 @@ pub enum Framing {
 
 /// The port during one call into smoltcp.
 pub struct Link<'a> {
-    /// What to take in: a frame, or a packet, as the framing has it.
+    /// The packet to take in.
     pub received: Option<&'a [u8]>,
     /// Where frames to transmit go.
     pub queue: &'a mut Queue,
@@ -194,18 +191,10 @@ impl Device for Link<'_> {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.max_transmission_unit = self.mtu;
-        match self.framing {
-            Framing::Ethernet => {
-                capabilities.medium = Medium::Ethernet;
-                capabilities.max_transmission_unit += ETHERNET_HEADER;
-            }
-            Framing::Ip { .. } => {
-                capabilities.medium = Medium::Ip;
-                // Looked at by the filter and by `segment` when they come, and written by `segment`.
-                capabilities.checksum.ipv4 = Checksum::Tx;
-                capabilities.checksum.tcp = Checksum::None;
-            }
-        }
+        capabilities.medium = Medium::Ip;
+        // Looked at by the filter and by `segment` when they come, and written by `segment`.
+        capabilities.checksum.ipv4 = Checksum::Tx;
+        capabilities.checksum.tcp = Checksum::None;
         capabilities
     }
 }
@@ -224,9 +213,7 @@ pub struct Slot<'a>(&'a mut Queue, Framing);
 
 impl TxToken for Slot<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let Framing::Ip { from, to, smc } = self.1 else {
-            return self.0.append(len, |room| (f(&mut room[..len]), len));
-        };
+        let Framing::Ip { from, to, smc } = self.1;
         let mut len = ETHERNET_HEADER + len;
         self.0.append(len, |room| {
             let result = f(&mut room[ETHERNET_HEADER..len]);

@@ -5,6 +5,14 @@
 //! A few calls are remembered all the same, so that an answer that was lost is given again, and what the
 //! SYN said is known exactly. While more than these are being opened, a lost answer is given again only
 //! when the client asks again, and MSS and window scale are rounded down to what a cookie knows.
+//!
+//! A cookie has 24 bits, so it can be guessed. It counts only for a while after a call found no place among those that
+//! are remembered, as with Linux (`tcp_synq_no_recent_overflow`), and only so many wrong ones are looked at
+//! ([`GUESSES`]): 2^26 blind segments at a million a second open a connection in one of 2,000 attempts.
+//!
+//! An answer goes to the station that the neighbour table gives for the source address, and to no other: whoever has the
+//! cookie receives at that address. A call whose station is not known waits until that has answered. Without a place
+//! among those that are remembered it is lost.
 
 use crate::isn::{Offer, Secret};
 use crate::link::{ETHERNET_HEADER, Queue, head};
@@ -12,6 +20,7 @@ use crate::segment::{self, Ends, Segment};
 use crate::smc_option;
 use crate::spent_cookies::SpentCookies;
 use alloc::collections::{BTreeMap, BTreeSet};
+use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use smoltcp::phy::ChecksumCapabilities;
@@ -23,6 +32,11 @@ const CALLS: usize = 64;
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 const HOP_LIMIT: u8 = 64;
+/// How long cookies count after a call that found no place: as long as one is good.
+const OVERFLOW: Duration = Duration::from_secs(32);
+/// Wrong cookies that are looked at in a row, and how often there may be one more.
+const GUESSES: u32 = 256;
+const GUESS: Duration = Duration::from_millis(16);
 /// What the answer to a SYN differs in that comes once more though its cookie was taken in: it is as far from what was
 /// said before as it can be, and no cookie, so that it is good only as long as it is remembered.
 const AGAIN: u32 = 1 << 31;
@@ -51,8 +65,8 @@ pub struct Call {
 #[derive(Debug)]
 struct Remembered {
     call: Call,
-    /// Where the answer goes.
-    mac: [u8; 6],
+    /// Where the answer goes. None until the neighbour table has said so.
+    mac: Option<[u8; 6]>,
     tries: u32,
     again: Instant,
 }
@@ -72,6 +86,15 @@ pub struct ListenTable {
     due: BTreeSet<(Instant, Ends)>,
     spent: SpentCookies,
     secret: Secret,
+    /// When a call found no place last.
+    overflow: Option<Instant>,
+    /// Wrong cookies that may still be looked at, and when that was counted.
+    guesses_left: u32,
+    counted: Instant,
+    /// Wrong cookies since the start.
+    guesses: u64,
+    /// Calls that wait for the neighbour table.
+    waiting: usize,
 }
 
 impl ListenTable {
@@ -83,6 +106,11 @@ impl ListenTable {
             due: BTreeSet::new(),
             spent: SpentCookies::new(secret),
             secret,
+            overflow: None,
+            guesses_left: GUESSES,
+            counted: Instant::ZERO,
+            guesses: 0,
+            waiting: 0,
         }
     }
 
@@ -98,6 +126,12 @@ impl ListenTable {
         }
     }
 
+    /// Says how many bytes the connections of an owner take in, from the next one on.
+    pub fn set_receive(&mut self, owner: usize, receive: usize) {
+        let its = self.entries.values_mut().filter(|entry| entry.owner == owner);
+        its.for_each(|entry| entry.receive = receive);
+    }
+
     /// Says whether SMC is offered on a port.
     pub fn offer_smc(&mut self, port: u16, owner: usize, on: bool) {
         if let Some(entry) = self.entries.get_mut(&port).filter(|entry| entry.owner == owner) {
@@ -110,15 +144,16 @@ impl ListenTable {
         self.entries.get(&port).copied()
     }
 
-    /// Answers a SYN to a port that is listened on; the answer goes to `mac`.
+    /// Answers a SYN to a port that is listened on; the answer goes to `mac`, once that is known. Whether the neighbour
+    /// table is to be asked.
     pub fn answer(
         &mut self,
         entry: ListenEntry,
         segment: &Segment<'_>,
-        mac: [u8; 6],
+        mac: Option<[u8; 6]>,
         outside: &mut Outside<'_>,
         now: Instant,
-    ) {
+    ) -> bool {
         let ends = segment.ends;
         let before = self.calls.get(&ends).map(|remembered| remembered.call);
         let has_place = before.is_some() || self.calls.len() < CALLS;
@@ -139,14 +174,66 @@ impl ListenTable {
             }
             Call { theirs, ours, offer }
         });
-        say(ends, &call, entry.receive, mac, outside);
+        if let Some(mac) = mac {
+            say(ends, &call, entry.receive, mac, outside);
+        }
         if !has_place {
-            return;
+            self.overflow = Some(now);
+            return false;
         }
         self.forget(ends);
         let again = now + RETRY;
         self.calls.insert(ends, Remembered { call, mac, tries: 1, again });
         self.due.insert((again, ends));
+        self.waiting += usize::from(mac.is_none());
+        mac.is_none()
+    }
+
+    /// Answers calls that waited for the neighbour table, which says `find` of an address.
+    pub fn answer_waiting(
+        &mut self,
+        outside: &mut Outside<'_>,
+        mut find: impl FnMut(IpAddr) -> Option<[u8; 6]>,
+    ) {
+        if self.waiting == 0 {
+            return;
+        }
+        for (ends, remembered) in &mut self.calls {
+            let entry = self.entries.get(&ends.local_port);
+            if let (None, Some(entry)) = (remembered.mac, entry)
+                && let Some(mac) = find(ends.remote)
+            {
+                remembered.mac = Some(mac);
+                self.waiting -= 1;
+                say(*ends, &remembered.call, entry.receive, mac, outside);
+            }
+        }
+    }
+
+    /// What the SYN offered whose answer a segment acknowledges with a cookie that is not remembered.
+    fn offer(&mut self, ends: Ends, theirs: u32, ours: u32, now: Instant) -> Option<Offer> {
+        let overflow = self.overflow?;
+        let earned = now.since(self.counted).as_nanos() / GUESS.as_nanos();
+        if earned > 0 {
+            let earned = u32::try_from(earned).unwrap_or(GUESSES);
+            self.guesses_left = self.guesses_left.saturating_add(earned).min(GUESSES);
+            self.counted = now;
+        }
+        if now.since(overflow) > OVERFLOW {
+            return None;
+        }
+        let left = self.guesses_left.checked_sub(1);
+        let offer = left.and_then(|_| self.secret.offer(ends, theirs, ours, now));
+        if offer.is_none() {
+            self.guesses += 1;
+            self.guesses_left = left.unwrap_or(0);
+        }
+        offer
+    }
+
+    /// Segments that acknowledged a wrong cookie while cookies counted.
+    pub fn guesses(&self) -> u64 {
+        self.guesses
     }
 
     /// The connection that this segment, which acknowledges something, completes the opening of: once.
@@ -160,7 +247,7 @@ impl ListenTable {
                 call
             }
             _ => {
-                let offer = self.secret.offer(ends, theirs, ours, now)?;
+                let offer = self.offer(ends, theirs, ours, now)?;
                 self.spent.spend(ends, theirs, ours).then_some(Call { theirs, ours, offer })?
             }
         };
@@ -182,9 +269,15 @@ impl ListenTable {
 
     /// Remembers a call no more.
     pub fn forget(&mut self, ends: Ends) {
-        if let Some(remembered) = self.calls.remove(&ends) {
+        if let Some(remembered) = self.take(ends) {
             self.due.remove(&(remembered.again, ends));
         }
+    }
+
+    fn take(&mut self, ends: Ends) -> Option<Remembered> {
+        let gone = self.calls.remove(&ends)?;
+        self.waiting -= usize::from(gone.mac.is_none());
+        Some(gone)
     }
 
     /// Gives answers again.
@@ -196,14 +289,16 @@ impl ListenTable {
             self.due.pop_first();
             let entry = self.entries.get(&ends.local_port);
             let (Some(remembered), Some(entry)) = (self.calls.get_mut(&ends), entry) else {
-                self.calls.remove(&ends);
+                self.take(ends);
                 continue;
             };
             if remembered.tries > TRIES {
-                self.calls.remove(&ends);
+                self.take(ends);
                 continue;
             }
-            say(ends, &remembered.call, entry.receive, remembered.mac, outside);
+            if let Some(mac) = remembered.mac {
+                say(ends, &remembered.call, entry.receive, mac, outside);
+            }
             remembered.again = now + RETRY * 2u32.pow(remembered.tries);
             remembered.tries += 1;
             self.due.insert((remembered.again, ends));
@@ -324,100 +419,4 @@ fn empty(from: u16, to: u16) -> TcpRepr<'static> {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::Interface;
-    use crate::connections::Limits;
-    use crate::segment::{ACK, Ends, SYN};
-    use crate::testing::{sent, tcp, with_address};
-    use core::time::Duration;
-    use drivers::hal::Instant;
-
-    const PORT: u16 = 7;
-    const LIMITS: Limits = Limits { connections: 3, receive: 512, transmit: 512 };
-    const MSS: [u8; 4] = [2, 4, 5, 0xb4];
-
-    fn ends(from: u16, to: u16) -> Ends {
-        let (remote, local) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
-        Ends { local_port: to, remote_port: from, remote, local }
-    }
-
-    /// Calls, and gives the answer back.
-    fn open(interface: &mut Interface, from: u16, now: Instant) {
-        interface.handle_frame(&tcp(ends(from, PORT), SYN, 100, 0, &MSS, &[]), now);
-        let answer = sent(interface, now);
-        let [(0x12, number, 101)] = answer[..] else { panic!("{answer:?}") };
-        let acknowledged = number.wrapping_add(1);
-        interface.handle_frame(&tcp(ends(from, PORT), ACK, 101, acknowledged, &[], &[]), now);
-    }
-
-    #[test]
-    fn there_is_a_connection_when_the_cookie_comes_back_and_not_before() {
-        let mut interface = with_address();
-        let owner = interface.connections().open_owner(LIMITS);
-        interface.connections().listen(PORT, owner);
-        let now = Instant::ZERO;
-        let syn = tcp(ends(4000, PORT), SYN, 100, 0, &MSS, &[]);
-        interface.handle_frame(&syn, now);
-        let first = sent(&mut interface, now);
-        // It was sent again: the answer is the same.
-        let later = now + Duration::from_secs(1);
-        interface.handle_frame(&syn, later);
-        assert_eq!(sent(&mut interface, later), first);
-        assert_eq!(interface.tcp().sizes()[0], 0);
-        let number = first[0].1;
-        for wrong in [0, number, number.wrapping_add(2), !number] {
-            interface.handle_frame(&tcp(ends(4000, PORT), ACK, 101, wrong, &[], &[]), later);
-            assert_eq!(interface.tcp().sizes()[0], 0);
-        }
-        // The acknowledgement was lost, and this is what the client says first.
-        let data = tcp(ends(4000, PORT), ACK, 101, number.wrapping_add(1), &[], b"hello");
-        interface.handle_frame(&data, later);
-        let name = interface.connections().accept(owner).unwrap();
-        let socket = interface.connections().socket_mut(name).unwrap();
-        assert_eq!(socket.recv(|bytes| (bytes.len(), bytes == b"hello")), Ok(true));
-        assert_eq!(interface.connections().accept(owner), None);
-        interface.handle_frame(&tcp(ends(4002, PORT + 1), SYN, 1, 0, &MSS, &[]), later);
-        assert!(sent(&mut interface, later).iter().any(|s| s.0 == 0x14), "nobody listens there");
-    }
-
-    #[test]
-    fn a_lost_answer_is_given_again_for_a_while() {
-        let mut interface = with_address();
-        let owner = interface.connections().open_owner(LIMITS);
-        interface.connections().listen(PORT, owner);
-        interface.handle_frame(&tcp(ends(4000, PORT), SYN, 100, 0, &MSS, &[]), Instant::ZERO);
-        let mut answers = sent(&mut interface, Instant::ZERO);
-        for second in 0..100 {
-            answers.extend(sent(&mut interface, Instant::ZERO + Duration::from_secs(second)));
-        }
-        assert_eq!(answers.len(), 4);
-        assert!(answers.iter().all(|answer| *answer == answers[0]));
-        assert!(!interface.remembers_call(ends(4000, PORT)));
-    }
-
-    /// Ten thousand SYNs a second from nobody, and one client in between.
-    #[test]
-    fn an_honest_client_comes_through_a_flood() {
-        let mut interface = with_address();
-        let owner = interface.connections().open_owner(LIMITS);
-        interface.connections().listen(PORT, owner);
-        let mut now = Instant::ZERO;
-        for n in 0..50_000u32 {
-            let spoofed = core::net::Ipv4Addr::from(0x0a00_0000 | (n % 60_000 + 10)).into();
-            let flood = Ends { remote: spoofed, remote_port: n as u16 | 1, ..ends(1, PORT) };
-            interface.handle_frame(&tcp(flood, SYN, n, 0, &MSS, &[]), now);
-            assert!(interface.tcp().sizes()[0] <= 3);
-            if n % 10_000 == 5000 {
-                sent(&mut interface, now);
-                open(&mut interface, 4000, now);
-                let name = interface.connections().accept(owner).expect("the honest client");
-                interface.connections().leave(name, true, now);
-            }
-            if n % 10 == 9 {
-                sent(&mut interface, now);
-                now = now + Duration::from_millis(1);
-            }
-        }
-        assert_eq!(interface.neighbours_known(), 1, "nobody is asked for because of a SYN");
-    }
-}
+mod tests;

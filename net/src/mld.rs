@@ -7,7 +7,7 @@
 
 use crate::link::Queue;
 use crate::messages::{self, solicited_node};
-use crate::port_addresses::{self, PortAddresses};
+use crate::port_addresses::PortAddresses;
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 use smoltcp::wire::{EthernetFrame, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv6Packet, Ipv6Repr};
@@ -37,8 +37,8 @@ pub enum Occasion {
     Query2,
 }
 
-/// Queues a report about the groups of all our addresses.
-pub fn report(local: &PortAddresses, occasion: Occasion, queue: &mut Queue) {
+/// Queues a report about the groups of all these addresses.
+pub fn report(local: &PortAddresses, source: Ipv6Addr, occasion: Occasion, queue: &mut Queue) {
     /// Record types: we listen to all sources, and we begin to.
     const MODE_IS_EXCLUDE: u8 = 2;
     const CHANGE_TO_EXCLUDE: u8 = 4;
@@ -52,7 +52,7 @@ pub fn report(local: &PortAddresses, occasion: Occasion, queue: &mut Queue) {
     let record = match occasion {
         Occasion::Query1 => {
             for group in groups {
-                push(local, group, VERSION1, queue, |icmp| {
+                push((local.mac, source), group, VERSION1, queue, |icmp| {
                     icmp[0] = VERSION1_REPORT;
                     icmp[8..].copy_from_slice(&group.octets());
                 });
@@ -62,7 +62,7 @@ pub fn report(local: &PortAddresses, occasion: Occasion, queue: &mut Queue) {
         Occasion::Query2 => MODE_IS_EXCLUDE,
         Occasion::Joined => CHANGE_TO_EXCLUDE,
     };
-    push(local, ROUTERS, HEADER + groups.len() * RECORD, queue, |icmp| {
+    push((local.mac, source), ROUTERS, HEADER + groups.len() * RECORD, queue, |icmp| {
         icmp[0] = Icmpv6Message::MldReport.into();
         icmp[7] = groups.len() as u8;
         for (to, group) in icmp[HEADER..].chunks_exact_mut(RECORD).zip(&groups) {
@@ -74,13 +74,12 @@ pub fn report(local: &PortAddresses, occasion: Occasion, queue: &mut Queue) {
 
 /// Queues a message of `length` bytes to `group`; `fill` writes it, less the checksum.
 fn push(
-    local: &PortAddresses,
+    (mac, source): ([u8; 6], Ipv6Addr),
     group: Ipv6Addr,
     length: usize,
     queue: &mut Queue,
     fill: impl FnOnce(&mut [u8]),
 ) {
-    let source = port_addresses::link_local(local.mac);
     let ip = Ipv6Repr {
         src_addr: source,
         dst_addr: group,
@@ -88,7 +87,7 @@ fn push(
         payload_len: HOP_BY_HOP.len() + length,
         hop_limit: 1,
     };
-    messages::push_to_group(queue, local.mac, group, ip.buffer_len() + ip.payload_len, |packet| {
+    messages::push_to_group(queue, mac, group, ip.buffer_len() + ip.payload_len, |packet| {
         let mut packet = Ipv6Packet::new_unchecked(packet);
         ip.emit(&mut packet);
         let (options, icmp) = packet.payload_mut().split_at_mut(HOP_BY_HOP.len());
@@ -126,6 +125,7 @@ pub fn query(frame: &[u8]) -> Option<Occasion> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port_addresses;
     use crate::testing::{OUR_MAC, PEER_MAC};
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         let (one, two) = ("fe80::1:2:3".parse().unwrap(), "2001:db8::2:3".parse().unwrap());
         let local = PortAddresses { mac: OUR_MAC, v4: [].into(), v6: [one, two].into() };
         let mut queue = Queue::new(1, 200);
-        report(&local, Occasion::Joined, &mut queue);
+        report(&local, one, Occasion::Joined, &mut queue);
         let frame = queue.front().unwrap();
         assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 0x16]);
         let ip = Ipv6Packet::new_checked(&frame[14..]).unwrap();
@@ -153,7 +153,7 @@ mod tests {
             v6: [port_addresses::link_local(OUR_MAC)].into(),
         };
         let mut queue = Queue::new(2, 200);
-        report(&local, Occasion::Query1, &mut queue);
+        report(&local, local.v6[0], Occasion::Query1, &mut queue);
         let group = solicited_node(local.v6[0]);
         let frame = queue.front().unwrap();
         let ip = Ipv6Packet::new_checked(&frame[14..]).unwrap();
@@ -164,8 +164,8 @@ mod tests {
     /// A general query to all nodes, of `length` bytes.
     fn general_query(hop_limit: u8, length: usize) -> Vec<u8> {
         let mut queue = Queue::new(1, 200);
-        let querier = PortAddresses { mac: PEER_MAC, ..PortAddresses::default() };
-        push(&querier, messages::ALL_NODES, length, &mut queue, |icmp| {
+        let querier = (PEER_MAC, port_addresses::link_local(PEER_MAC));
+        push(querier, messages::ALL_NODES, length, &mut queue, |icmp| {
             icmp[0] = 130;
             icmp[4..6].copy_from_slice(&10_000u16.to_be_bytes());
         });

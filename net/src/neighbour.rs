@@ -145,6 +145,12 @@ impl Table {
         }
     }
 
+    /// Whether the neighbour `ip` did not answer lately.
+    pub fn is_silent(&self, ip: IpAddr, now: Instant) -> bool {
+        let state = self.entries.get(&ip).map(|entry| entry.state);
+        matches!(state, Some(State::Silent { until }) if now < until)
+    }
+
     /// What is known of the neighbour `ip`; has it asked for if nothing is.
     pub fn resolve(&mut self, ip: IpAddr, now: Instant) -> Resolution {
         match self.want(ip, now) {

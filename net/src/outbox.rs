@@ -34,10 +34,11 @@ impl Outbox {
         &mut self.packets
     }
 
-    /// Sends what sockets have said, as far as it is known where to.
+    /// Sends what sockets have said, as far as it is known where to and the link takes it.
     pub fn send(&mut self, routes: &Routes, table: &mut Table, queue: &mut Queue, now: Instant) {
         while let Some(frame) = self.packets.front() {
-            let hop = destination(frame).and_then(|ip| routes.next_hop(ip));
+            let fits = |ip: &IpAddr| frame.len() - ETHERNET_HEADER <= routes.mtu_to(*ip);
+            let hop = destination(frame).filter(fits).and_then(|ip| routes.next_hop(ip));
             match hop.map(|hop| (hop, table.hop(hop, now))) {
                 Some((_, Hop::At(mac, _))) => push(frame, mac, queue),
                 Some((hop, Hop::Asked)) => {

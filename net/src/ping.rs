@@ -127,7 +127,7 @@ impl Ping {
         interface.next_hop(target).ok_or(StartError::NoRoute)?;
         let ip_header = if target.is_ipv4() { 20 } else { 40 };
         let size = HEADER + usize::from(options.size);
-        if ip_header + size > interface.mtu() {
+        if ip_header + size > interface.mtu_to(target) {
             return Err(StartError::TooLarge);
         }
         let buffer = |packets: usize| {

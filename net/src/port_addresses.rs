@@ -25,6 +25,12 @@ impl PortAddresses {
         }
     }
 
+    /// Whether a frame from `ip` may be answered: it is a host's address, and none of ours.
+    #[inline]
+    pub fn admits(&self, ip: IpAddr) -> bool {
+        is_host(ip) && !self.has(ip)
+    }
+
     /// Whether `ip` is one of our IPv4 addresses.
     #[inline]
     pub fn has_v4(&self, ip: Ipv4Addr) -> bool {
@@ -56,18 +62,42 @@ pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     in_prefix(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), eui64(mac))
 }
 
+/// The MAC address that a link-local address is made of, if it is made so (modified EUI-64).
+pub fn mac_of_link_local(ip: Ipv6Addr) -> Option<[u8; 6]> {
+    match ip.octets() {
+        [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
+            Some([a ^ 2, b, c, d, e, f])
+        }
+        _ => None,
+    }
+}
+
 /// The MAC address if it is one that a single station can have.
 pub(crate) fn unicast_mac(mac: [u8; 6]) -> Option<[u8; 6]> {
     (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
 }
 
-/// Whether `ip` is one that a host can have.
+/// Whether `ip` is one that a host can have on a wire. It is the only such test: TCP, UDP, RoCE, neighbour discovery and
+/// lists of hosts use it.
+///
+/// None are, of IPv4: "this network" (0/8), loopback, multicast, and class E with the broadcast address (RFC 6890). None
+/// are, of IPv6: loopback, multicast, and what has an IPv4 address in it (compatible `::/96` with `::` and `::1`, mapped
+/// `::ffff:0:0/96`, translated `::ffff:0:0:0/96`, NAT64 `64:ff9b::/96` and `64:ff9b:1::/48`): such an address would be
+/// compared as one host and be another.
 pub fn is_host(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
-            !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() || ip.is_loopback())
+            let [first, ..] = ip.octets();
+            first != 0 && first < 224 && !ip.is_loopback()
         }
-        IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback()),
+        IpAddr::V6(ip) => {
+            let has_v4 = match ip.segments() {
+                [0, 0, 0, 0, 0, 0 | 0xffff, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => true,
+                [0x64, 0xff9b, 0, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..] => true,
+                _ => false,
+            };
+            !has_v4 && !ip.is_multicast()
+        }
     }
 }
 
@@ -76,8 +106,59 @@ mod tests {
     use super::*;
 
     #[test]
+    fn addresses_that_no_host_has_are_told_apart() {
+        let host = |text: &str| is_host(text.parse().unwrap());
+        let none = [
+            "0.0.0.0",
+            "0.0.0.1",
+            "0.255.255.255",
+            "127.0.0.1",
+            "127.255.255.255",
+            "224.0.0.1",
+            "239.255.255.255",
+            "240.0.0.1",
+            "255.255.255.254",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::2",
+            "::10.0.0.2",
+            "::ffff:10.0.0.2",
+            "::ffff:0:10.0.0.2",
+            "64:ff9b::10.0.0.2",
+            "64:ff9b:1::a00:2",
+            "64:ff9b:1:2:3:4:a00:2",
+            "ff02::1",
+            "ff0e::1",
+        ];
+        for address in none {
+            assert!(!host(address), "{address}");
+        }
+        let some = [
+            "1.0.0.1",
+            "10.0.0.2",
+            "126.1.1.1",
+            "128.0.0.1",
+            "169.254.1.1",
+            "223.255.255.255",
+            "fe80::1",
+            "fd00::2",
+            "2001:db8::1",
+            "64:ff9b:2::1",
+            "1::ffff:a00:2",
+        ];
+        for address in some {
+            assert!(host(address), "{address}");
+        }
+    }
+
+    #[test]
     fn link_local_address_is_the_one_that_linux_shows() {
         let ip = link_local([0x52, 0x54, 0x00, 0x12, 0x34, 0x56]);
         assert_eq!(ip, "fe80::5054:ff:fe12:3456".parse::<Ipv6Addr>().unwrap());
+        assert_eq!(mac_of_link_local(ip), Some([0x52, 0x54, 0x00, 0x12, 0x34, 0x56]));
+        for other in ["fe80::1", "fd00::5054:ff:fe12:3456", "fe80:1::5054:ff:fe12:3456"] {
+            assert_eq!(mac_of_link_local(other.parse().unwrap()), None, "{other}");
+        }
     }
 }

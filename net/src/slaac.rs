@@ -2,80 +2,121 @@
 //! the prefixes that routers announce (RFC 4862 section 5.5). smoltcp's own is not used: it panics
 //! on prefixes that are impossible, and its timer does not let a loop halt (head of the crate).
 //!
-//! Does not do: duplicate address detection, privacy addresses, preferred lifetimes, the MTU or
-//! hop limit that a router announces.
+//! Does not do: privacy addresses, more specific routes (RFC 4191 section 2.3), the hop limit that a router
+//! announces. That an address is nobody else's is for [`crate::probes`] to find out.
+
+mod prefixes;
+mod routers;
 
 use crate::link::Queue;
 use crate::messages::push_icmpv6;
+use crate::notices::{Notices, Topic};
 use crate::port_addresses;
+use alloc::format;
 use core::net::Ipv6Addr;
 use core::time::Duration;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Severity};
+use prefixes::{Advertised, Prefixes};
+use routers::{Preference, Routers};
 use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, Icmpv6Message, Icmpv6Packet, Icmpv6Repr, Ipv6Packet,
-    NdiscOption, NdiscOptionType, NdiscPrefixInfoFlags, NdiscRepr,
+    EthernetAddress, EthernetFrame, Icmpv6Message, Icmpv6Packet, Icmpv6Repr, Ipv6Cidr, Ipv6Packet,
+    NdiscRepr,
 };
 
 /// RFC 4861 section 10.
 const MAX_RTR_SOLICITATIONS: u8 = 3;
 const RTR_SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// Prefixes that are kept.
-pub const MAX_PREFIXES: usize = 2;
-/// A lifetime that is not authenticated can be cut down to this only (RFC 4862, 5.5.3 e).
-const TWO_HOURS: Duration = Duration::from_secs(7200);
-
-/// Something that holds until a time; None: for ever.
-#[derive(Clone, Copy, Debug)]
-struct Lease {
-    ip: Ipv6Addr,
-    until: Option<Instant>,
-}
+/// Addresses in prefixes that are kept.
+pub const MAX_ADDRESSES: usize = 2;
+/// Packets of this size every link of IPv6 takes (RFC 8200 section 5).
+const SMALLEST_MTU: u32 = 1280;
+/// Options of an advertisement.
+const PREFIX_INFORMATION: u8 = 3;
+const MTU: u8 = 5;
+/// Where an advertisement has its flags.
+const FLAGS: usize = 5;
 
 /// The state of one port.
 #[derive(Debug)]
 pub struct Slaac {
     mac: [u8; 6],
+    /// The card's.
+    card_mtu: usize,
     solicitations: u8,
     next_solicitation: Instant,
-    /// Our addresses in the announced prefixes, all /64.
-    addresses: [Option<Lease>; MAX_PREFIXES],
-    router: Option<Lease>,
+    prefixes: Prefixes,
+    routers: Routers,
+    /// The MTU that a router announces, and which does.
+    mtu: Option<(Ipv6Addr, u32)>,
 }
 
 impl Slaac {
-    /// Begins to look for routers at `now`.
-    pub fn new(mac: [u8; 6], now: Instant) -> Self {
+    /// Begins to look for routers at `now`, over a card with this MTU.
+    pub fn new(mac: [u8; 6], card_mtu: usize, now: Instant) -> Self {
         Slaac {
             mac,
+            card_mtu,
             solicitations: 0,
             next_solicitation: now,
-            addresses: [None; MAX_PREFIXES],
-            router: None,
+            prefixes: Prefixes::default(),
+            routers: Routers::default(),
+            mtu: None,
         }
     }
 
     /// Our addresses (of prefix length 64).
     pub fn addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
-        self.addresses.iter().flatten().map(|lease| lease.ip)
+        self.prefixes.addresses()
+    }
+
+    /// The prefixes whose hosts are on the link.
+    pub fn on_link(&self) -> impl Iterator<Item = Ipv6Cidr> {
+        self.prefixes.on_link()
     }
 
     /// The default router.
     pub fn router(&self) -> Option<Ipv6Addr> {
-        self.router.map(|lease| lease.ip)
+        self.routers.best()
     }
 
-    /// Takes in a frame with a router's advertisement. True if addresses or router changed.
-    pub fn handle_advertisement(&mut self, frame: &[u8], now: Instant) -> bool {
-        self.advertisement(frame, now).unwrap_or(false)
+    /// The MTU of IPv6 on this link, and the router that announces it.
+    pub fn mtu(&self) -> Option<(Ipv6Addr, usize)> {
+        self.mtu.map(|(router, mtu)| (router, mtu as usize))
     }
 
-    fn advertisement(&mut self, frame: &[u8], now: Instant) -> Option<bool> {
+    /// Looks for routers again.
+    pub fn solicit(&mut self, now: Instant) {
+        (self.solicitations, self.next_solicitation) = (0, now);
+    }
+
+    /// It became known whether a station answers. True if there is another router now.
+    pub fn heard(&mut self, ip: Ipv6Addr, answers: bool, now: Instant) -> bool {
+        self.routers.heard(ip, answers, now)
+    }
+
+    /// A router that is to be asked whether it is there.
+    pub fn router_to_ask(&mut self, now: Instant) -> Option<Ipv6Addr> {
+        self.routers.to_ask(now)
+    }
+
+    /// Takes in a frame with a router's advertisement. True if addresses, routers, the link or its MTU changed.
+    pub fn handle_advertisement(
+        &mut self,
+        frame: &[u8],
+        notices: &mut Notices,
+        now: Instant,
+    ) -> bool {
+        self.advertisement(frame, notices, now).unwrap_or(false)
+    }
+
+    fn advertisement(&mut self, frame: &[u8], notices: &mut Notices, now: Instant) -> Option<bool> {
         let ethernet = EthernetFrame::new_checked(frame).ok()?;
         let ip = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
         let (source, destination) = (ip.src_addr(), ip.dst_addr());
         let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
         let good = icmp.msg_type() == Icmpv6Message::RouterAdvert
+            && icmp.msg_code() == 0
             && icmp.verify_checksum(&source, &destination)
             && source.is_unicast_link_local()
             && are_sound(icmp.payload());
@@ -84,84 +125,59 @@ impl Slaac {
         }
         self.solicitations = MAX_RTR_SOLICITATIONS;
         let lifetime = Duration::from_secs(icmp.router_lifetime().secs());
-        let mut changed = self.set_router(source, lifetime, now);
+        let preference = Preference::of(*ip.payload().get(FLAGS)?);
+        let mut changed = self.routers.advertised(source, lifetime, preference, now);
+        let id = port_addresses::eui64(self.mac);
         let mut options = icmp.payload();
-        while let Ok(option) = NdiscOption::new_checked(options) {
-            if option.option_type() == NdiscOptionType::PrefixInformation {
-                let auto = option.prefix_flags().contains(NdiscPrefixInfoFlags::ADDRCONF);
-                let seconds = option.valid_lifetime().secs();
-                if auto && option.prefix_len() == 64 {
-                    changed |= self.set_prefix(option.prefix(), seconds, now);
+        while let [kind, length, ..] = *options {
+            let (option, rest) = options.split_at_checked(usize::from(length) * 8)?;
+            options = rest;
+            match (kind, option.get(2..).unwrap_or_default()) {
+                (PREFIX_INFORMATION, value) => {
+                    if let Some(prefix) = Advertised::of(value) {
+                        changed |= self.prefixes.advertised(prefix, id, now);
+                    }
                 }
+                (MTU, &[_, _, a, b, c, d]) => {
+                    let mtu = u32::from_be_bytes([a, b, c, d]);
+                    changed |= self.set_mtu(source, mtu, notices, now);
+                }
+                _ => {}
             }
-            let length = usize::from(option.data_len()) * 8;
-            options = options.get(length..).unwrap_or_default();
         }
         Some(changed)
     }
 
-    fn set_router(&mut self, ip: Ipv6Addr, lifetime: Duration, now: Instant) -> bool {
-        let before = self.router();
-        if !lifetime.is_zero() {
-            // The first router stays until it withdraws or is silent for its lifetime.
-            if before.is_none_or(|router| router == ip) {
-                self.router = Some(Lease { ip, until: Some(now + lifetime) });
-            }
-        } else if before == Some(ip) {
-            self.router = None;
-        }
-        before != self.router()
-    }
-
-    fn set_prefix(&mut self, prefix: Ipv6Addr, seconds: u64, now: Instant) -> bool {
-        let global = !prefix.is_unicast_link_local() && port_addresses::is_host(prefix.into());
-        if !global {
+    /// A router announces an MTU. Where two do not agree, the smaller one counts.
+    fn set_mtu(&mut self, router: Ipv6Addr, mtu: u32, notices: &mut Notices, now: Instant) -> bool {
+        let card = self.card_mtu;
+        if mtu < SMALLEST_MTU || mtu as usize > card {
+            notices.report(Topic::RouterMtu, router, Severity::Warning, now, || {
+                format!("router {router}: MTU {mtu} is not from {SMALLEST_MTU} to {card}: ignored")
+            });
             return false;
         }
-        let ip = port_addresses::in_prefix(prefix, port_addresses::eui64(self.mac));
-        let wanted = Duration::from_secs(seconds);
-        let for_ever = seconds == u64::from(u32::MAX);
-        if let Some(lease) = self.addresses.iter_mut().flatten().find(|lease| lease.ip == ip) {
-            let left = lease.until.map_or(Duration::MAX, |until| until.since(now));
-            if for_ever {
-                lease.until = None;
-            } else if wanted > left || wanted > TWO_HOURS {
-                lease.until = Some(now + wanted);
-            } else if left > TWO_HOURS {
-                lease.until = Some(now + TWO_HOURS);
-            }
-            return false;
+        let before = self.mtu;
+        if before.is_none_or(|(other, smaller)| other == router || mtu < smaller) {
+            self.mtu = Some((router, mtu));
         }
-        let free = self.addresses.iter_mut().find(|slot| slot.is_none());
-        let Some(slot) = free.filter(|_| seconds > 0) else { return false };
-        *slot = Some(Lease { ip, until: (!for_ever).then(|| now + wanted) });
-        true
+        before.map(|(_, mtu)| mtu) != self.mtu.map(|(_, mtu)| mtu)
     }
 
-    /// Ends what has expired and solicits routers. True if addresses or router changed.
-    pub fn poll(&mut self, now: Instant, queue: &mut Queue) -> bool {
-        let mut changed = false;
-        let ended = |lease: Lease| lease.until.is_some_and(|until| until <= now);
-        for slot in &mut self.addresses {
-            if slot.is_some_and(ended) {
-                *slot = None;
-                changed = true;
-            }
-        }
-        if self.router.is_some_and(ended) {
-            *self = Slaac { solicitations: 0, next_solicitation: now, router: None, ..*self };
-            changed = true;
+    /// Ends what has expired and solicits routers, from `source` unless that is not ours yet. True if addresses, routers
+    /// or the link changed.
+    pub fn poll(&mut self, now: Instant, source: Option<Ipv6Addr>, queue: &mut Queue) -> bool {
+        let had_router = self.router().is_some();
+        let mut changed = self.prefixes.expire(now);
+        changed |= self.routers.expire(now);
+        if had_router && self.router().is_none() {
+            self.solicit(now);
         }
         if self.soliciting().is_some_and(|at| at <= now) && !queue.is_full() {
-            let lladdr = Some(EthernetAddress(self.mac).into());
+            let lladdr = source.map(|_| EthernetAddress(self.mac).into());
             let message = Icmpv6Repr::Ndisc(NdiscRepr::RouterSolicit { lladdr });
-            push_icmpv6(
-                queue,
-                self.mac,
-                port_addresses::link_local(self.mac),
-                ALL_ROUTERS,
-                &message,
-            );
+            let source = source.unwrap_or(Ipv6Addr::UNSPECIFIED);
+            push_icmpv6(queue, self.mac, source, ALL_ROUTERS, &message);
             self.solicitations += 1;
             self.next_solicitation = now + RTR_SOLICITATION_INTERVAL;
         }
@@ -172,10 +188,10 @@ impl Slaac {
         (self.solicitations < MAX_RTR_SOLICITATIONS).then_some(self.next_solicitation)
     }
 
-    /// When [`Slaac::poll`] has something to do.
+    /// When [`Slaac::poll`] has something to do, or a router is to be asked.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let leases = self.addresses.iter().chain([&self.router]).flatten();
-        leases.filter_map(|lease| lease.until).chain(self.soliciting()).min()
+        let (prefixes, routers) = (self.prefixes.poll_timeout(), self.routers.poll_timeout());
+        Instant::first([prefixes, routers, self.soliciting()])
     }
 }
 
@@ -195,7 +211,9 @@ fn are_sound(mut options: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::messages::ALL_NODES;
-    use smoltcp::wire::{IpProtocol, Ipv6Repr, NdiscPrefixInformation, NdiscRouterFlags};
+    use smoltcp::wire::{
+        IpProtocol, Ipv6Repr, NdiscPrefixInfoFlags, NdiscPrefixInformation, NdiscRouterFlags,
+    };
     use std::vec::Vec;
 
     const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
@@ -229,12 +247,16 @@ mod tests {
         queue.front().unwrap().into()
     }
 
+    fn hear(slaac: &mut Slaac, frame: &[u8], now: Instant) -> bool {
+        slaac.handle_advertisement(frame, &mut Notices::default(), now)
+    }
+
     #[test]
     fn solicits_thrice_then_rests() {
-        let (mut slaac, mut queue) = (Slaac::new(MAC, at(0)), Queue::new(4, 256));
+        let (mut slaac, mut queue) = (Slaac::new(MAC, 1500, at(0)), Queue::new(4, 256));
         for n in 0..3 {
             assert_eq!(slaac.poll_timeout(), Some(at(4 * n)));
-            slaac.poll(at(4 * n), &mut queue);
+            slaac.poll(at(4 * n), Some(ROUTER), &mut queue);
         }
         assert_eq!(slaac.poll_timeout(), None);
         let frame = Ipv6Packet::new_checked(&queue.front().unwrap()[14..]).unwrap();
@@ -244,18 +266,18 @@ mod tests {
 
     #[test]
     fn takes_an_address_and_a_router_and_loses_them() {
-        let (mut slaac, mut queue) = (Slaac::new(MAC, at(0)), Queue::new(4, 256));
-        assert!(slaac.handle_advertisement(&advertisement("2001:db8::", 9000, 1800), at(0)));
+        let (mut slaac, mut queue) = (Slaac::new(MAC, 1500, at(0)), Queue::new(4, 256));
+        assert!(hear(&mut slaac, &advertisement("2001:db8::", 9000, 1800), at(0)));
         let ip: Ipv6Addr = "2001:db8::5054:ff:fe12:3456".parse().unwrap();
         assert_eq!(slaac.addresses().collect::<Vec<_>>(), [ip]);
         assert_eq!(slaac.router(), Some(ROUTER));
-        assert!(!slaac.handle_advertisement(&advertisement("2001:db8::", 9000, 1800), at(1)));
+        assert!(!hear(&mut slaac, &advertisement("2001:db8::", 9000, 1800), at(1)));
         // A forged short lifetime does not end it before two hours.
-        assert!(!slaac.handle_advertisement(&advertisement("2001:db8::", 1, 1800), at(2)));
+        assert!(!hear(&mut slaac, &advertisement("2001:db8::", 1, 1800), at(2)));
         assert_eq!(slaac.poll_timeout(), Some(at(1802)));
-        assert!(slaac.poll(at(1802), &mut queue), "the router was silent");
+        assert!(slaac.poll(at(1802), None, &mut queue), "the router was silent");
         assert_eq!(slaac.router(), None);
-        assert!(slaac.poll(at(7202), &mut queue));
+        assert!(slaac.poll(at(7202), None, &mut queue));
         assert_eq!(slaac.addresses().count(), 0);
     }
 
@@ -269,24 +291,63 @@ mod tests {
                 let length = (frame.len() - 54) as u16;
                 frame[18..20].copy_from_slice(&length.to_be_bytes());
                 Icmpv6Packet::new_unchecked(&mut frame[54..]).fill_checksum(&ROUTER, &ALL_NODES);
-                let mut slaac = Slaac::new(MAC, at(0));
-                assert!(!slaac.handle_advertisement(&frame, at(0)), "{kind}");
+                let mut slaac = Slaac::new(MAC, 1500, at(0));
+                assert!(!hear(&mut slaac, &frame, at(0)), "{kind}");
                 assert_eq!((slaac.addresses().count(), slaac.router()), (0, None));
             }
         }
     }
 
+    /// The options of an advertisement behind its header, from `router` with these flags.
+    fn with_options(router: Ipv6Addr, flags: u8, options: &[u8]) -> Vec<u8> {
+        let mut frame = advertisement("2001:db8::", 0, 1800);
+        frame.truncate(70);
+        frame.extend(options);
+        frame[22..38].copy_from_slice(&router.octets());
+        let length = (frame.len() - 54) as u16;
+        frame[18..20].copy_from_slice(&length.to_be_bytes());
+        frame[59] = flags;
+        Icmpv6Packet::new_unchecked(&mut frame[54..]).fill_checksum(&router, &ALL_NODES);
+        frame
+    }
+
     #[test]
-    fn impossible_prefixes_are_ignored() {
-        let mut slaac = Slaac::new(MAC, at(0));
-        for prefix in ["ff02::", "fe80::", "::"] {
-            slaac.handle_advertisement(&advertisement(prefix, 100, 0), at(0));
+    fn mtu_of_a_router_counts_within_its_limits_and_the_smaller_of_two() {
+        let mut slaac = Slaac::new(MAC, 1500, at(0));
+        let other = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+        let mut announce = |router, mtu: u32| {
+            let option = [&[5, 1, 0, 0][..], &mtu.to_be_bytes()].concat();
+            let changed = hear(&mut slaac, &with_options(router, 0, &option), at(0));
+            (changed, slaac.mtu().map(|(_, mtu)| mtu))
+        };
+        assert_eq!(announce(ROUTER, 0), (true, None), "the router is new");
+        for impossible in [0, 1, 1279, 1501, 65_536 + 1280, u32::MAX] {
+            assert_eq!(announce(ROUTER, impossible), (false, None));
         }
-        assert_eq!(slaac.addresses().count(), 0);
-        for n in 0..9 {
-            let prefix = std::format!("2001:db8:{n}::");
-            slaac.handle_advertisement(&advertisement(&prefix, 100, 0), at(0));
-        }
-        assert_eq!(slaac.addresses().count(), MAX_PREFIXES);
+        assert_eq!(announce(ROUTER, 1400), (true, Some(1400)));
+        assert_eq!(announce(ROUTER, 1400), (false, Some(1400)));
+        assert_eq!(announce(ROUTER, 1500), (true, Some(1500)));
+        assert_eq!(announce(other, 1280), (true, Some(1280)));
+        assert_eq!(announce(ROUTER, 1500), (false, Some(1280)));
+        assert_eq!(announce(other, 1300), (true, Some(1300)));
+        let long = [5, 2, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert!(!hear(&mut slaac, &with_options(ROUTER, 0, &long), at(0)), "of wrong length");
+    }
+
+    #[test]
+    fn preference_is_in_the_flags() {
+        let mut slaac = Slaac::new(MAC, 1500, at(0));
+        let high = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+        hear(&mut slaac, &with_options(ROUTER, 0, &[]), at(0));
+        assert!(hear(&mut slaac, &with_options(high, 0x08, &[]), at(0)));
+        assert_eq!(slaac.router(), Some(high));
+    }
+
+    #[test]
+    fn option_of_an_unknown_kind_hides_none_behind_it() {
+        let mut slaac = Slaac::new(MAC, 1500, at(0));
+        let options = [25, 1, 0, 0, 0, 0, 0, 0, 3, 1, 0, 0, 0, 0, 0, 0, 5, 1, 0, 0, 0, 0, 5, 0];
+        assert!(hear(&mut slaac, &with_options(ROUTER, 0, &options), at(0)));
+        assert_eq!(slaac.mtu(), Some((ROUTER, 1280)));
     }
 }

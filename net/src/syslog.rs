@@ -39,8 +39,8 @@ pub enum Severity {
 pub struct Record<'a> {
     /// How bad it is.
     pub severity: Severity,
-    /// When it was, since 1970-01-01 UTC.
-    pub time: Duration,
+    /// When it was, if that is known.
+    pub time: Option<Timestamp>,
     /// The part of the appliance that says it; sent as MSGID, at most 32 characters.
     pub source: &'a str,
     /// What it says; control characters are sent as spaces, and what is too long is cut.
@@ -85,7 +85,8 @@ impl Sender {
         let mut message = String::with_capacity(MAX_MESSAGE);
         // Writing to a string does not fail.
         let _ = self.write(&mut message, record);
-        let end = message.floor_char_boundary(MAX_MESSAGE.min(interface.mtu() - 48));
+        let end =
+            message.floor_char_boundary(MAX_MESSAGE.min(interface.mtu_to(self.server.ip()) - 48));
         let message = message.get(..end).unwrap_or_default();
         let socket = interface.sockets().get_mut::<udp::Socket>(self.socket);
         socket.send_slice(message.as_bytes(), self.server).map_err(|_| NotNow)?;
@@ -97,8 +98,14 @@ impl Sender {
         /// Facility 1: user-level messages.
         const FACILITY: u8 = 1;
         let priority = FACILITY * 8 + record.severity as u8;
-        let (time, source) = (Timestamp(record.time), Word(record.source, 32));
-        write!(out, "<{priority}>1 {time} {} - {source} - ", self.origin)?;
+        let source = Word(record.source, 32);
+        write!(out, "<{priority}>1 ")?;
+        match record.time {
+            Some(time) => write!(out, "{time}")?,
+            // NILVALUE (section 6.2.3): the receiver has a clock.
+            None => out.push('-'),
+        }
+        write!(out, " {} - {source} - ", self.origin)?;
         out.extend(record.text.chars().map(|c| if c.is_control() { ' ' } else { c }));
         Ok(())
     }
@@ -129,8 +136,10 @@ impl fmt::Display for Word<'_> {
     }
 }
 
-/// A point of time in the profile of RFC 3339 that RFC 5424 section 6.2.3 takes.
-struct Timestamp(Duration);
+/// A point of time since 1970-01-01 UTC, in the profile of RFC 3339 that RFC 5424 section 6.2.3 takes: with
+/// microseconds, or as many digits of a second as the precision says (`{:.0}`, `{:.3}`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timestamp(pub Duration);
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,7 +147,14 @@ impl fmt::Display for Timestamp {
         let (days, second) = (seconds / 86_400, seconds % 86_400);
         let (year, month, day) = civil(days);
         let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")?;
+        match f.precision() {
+            Some(0) => f.write_char('Z'),
+            Some(digits @ 1..=5) => {
+                write!(f, ".{:0digits$}Z", micros / 10_u32.pow(6 - digits as u32))
+            }
+            _ => write!(f, ".{micros:06}Z"),
+        }
     }
 }
 
@@ -173,6 +189,9 @@ mod tests {
             let time = Duration::from_secs(seconds) + Duration::from_micros(5);
             assert_eq!(Timestamp(time).to_string(), text);
         }
+        let time = Timestamp(Duration::new(1_763_636_868, 12_999_999));
+        assert_eq!(format!("{time:.0}"), "2025-11-20T11:07:48Z");
+        assert_eq!(format!("{time:.3}"), "2025-11-20T11:07:48.012Z");
     }
 
     #[test]

@@ -186,6 +186,16 @@ impl Listener {
         None
     }
 
+    /// Has other limits from the next connection on. What there is keeps its buffers, and stays.
+    pub fn set_limits(&mut self, interface: &mut Interface, limits: Limits) {
+        interface.connections().set_limits(self.owner, limits);
+    }
+
+    /// Listens no more: the port is free. Connections go on.
+    pub fn stop_listening(&mut self, interface: &mut Interface) {
+        interface.connections().close_port(self.port, self.owner);
+    }
+
     /// Ends everything: connections are reset, with the interface's next polls.
     pub fn stop(self, interface: &mut Interface) {
         let now = interface.now();

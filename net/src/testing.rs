@@ -114,7 +114,7 @@ pub fn too_big(ends: Ends, sequence: u32, mtu: u32, length: u16) -> Vec<u8> {
 
 /// An interface with the address 10.0.0.1/24, which it has announced.
 pub fn with_address() -> Interface {
-    let mut interface = Interface::new(OUR_MAC, 1500, 1, Instant::ZERO);
+    let mut interface = Interface::new(OUR_MAC, 1500, [1; 32], Instant::ZERO);
     let addresses = Vec::from([Cidr::new("10.0.0.1".parse().unwrap(), 24)]);
     let addressing = Addressing { addresses, ..Addressing::default() };
     interface.set_addressing(addressing, Instant::ZERO).unwrap();

@@ -6,7 +6,8 @@ use crate::platform::{self, Clock, Devices, power};
 use appliance::crash;
 use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
-use appliance::machine::SpareCore;
+use appliance::machine::{Machine, SpareCore};
+use appliance::randomness::{EntropySources, Randomness, SEED};
 use boot::tsc::{Tsc, Verdict};
 use boot::{BootInfo, Protocol};
 #[cfg(not(feature = "uhyve"))]
@@ -14,8 +15,7 @@ use drivers::fw_cfg;
 use drivers::hal::Instant;
 use drivers::inventory::Inventory;
 use drivers::registry::Class;
-use rand_chacha::ChaCha12Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rand_core::RngCore;
 use std::sync::OnceLock;
 
 /// The file by which the host hands over a document.
@@ -32,8 +32,13 @@ const PVPANIC_FILE: &str = "etc/pvpanic-port";
 const COM1: u16 = 0x3f8;
 /// Stands for a document that could not be read: like one that makes no sense it closes what it may have restricted.
 const NOT_READ: &[u8] = b"(not read)";
-/// Messages that the log keeps.
-const LOG_MESSAGES: usize = 128;
+/// Messages that the log keeps at most, and bytes of RAM for each: a small machine keeps fewer.
+const LOG_MESSAGES: usize = 2000;
+const MEMORY_OF_MESSAGE: u64 = 64 << 10;
+
+/// What generators are reseeded from while the appliance runs.
+const ENTROPY: EntropySources =
+    EntropySources { cpu: platform::entropy_from_cpu, ticks: platform::tsc };
 
 /// Why the appliance does not start.
 pub struct Refusal {
@@ -46,14 +51,9 @@ pub struct Refusal {
 /// Brings everything up.
 pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     let command_line = boot.command_line();
-    // Before there is a configuration, and in case that there will be none.
-    let policy = command_line.split_ascii_whitespace();
-    let policy = policy.filter_map(|word| word.strip_prefix("isthmus.system.on_panic="));
-    if let Some(policy) = policy.filter_map(|policy| policy.parse().ok()).next_back() {
-        crash::set_policy(policy);
-    }
+    set_panic_policy(command_line);
     let mut log = None;
-    let machine = platform::bring_up(boot, |clock| *log.insert(start_log(clock)));
+    let machine = platform::bring_up(boot, |clock| *log.insert(start_log(clock, boot)));
     let machine = machine.map_err(|reason| Refusal { reason, code: power::UNPROTECTED })?;
     let platform::Bringup {
         machine,
@@ -72,9 +72,6 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         if let Some(kind) = word.strip_prefix("isthmus.test.fault=") {
             platform::fault_injection::fault(kind);
         }
-    }
-    if boot.command_line_truncated {
-        log::error!("command line: longer than {} bytes; its end is lost", command_line.len());
     }
     match Tsc::ask().verdict() {
         Verdict::Good => {}
@@ -108,16 +105,25 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     }
     #[cfg(not(feature = "uhyve"))]
     let machine = with_console(machine, &mut inventory, &mut devices);
-    let (rng, entropy) = randomness(&mut inventory, &mut devices, machine.clock())?;
+    let (rng, entropy) = randomness(&mut inventory, &mut devices, &machine, machine.clock())?;
     let (fw_cfg, config_disk) = documents();
     let boot_protocol = match boot.protocol {
         Protocol::Pvh => "pvh",
         Protocol::Multiboot2 => "multiboot2",
         Protocol::Uhyve => "uhyve",
     };
-    let cpus = spare.len() + 1;
     Ok(Bringup {
         machine: Box::new(machine),
+        facts: Facts {
+            commit: platform::commit(),
+            committed: platform::committed(),
+            build_id,
+            boot: boot_protocol,
+            cpus: spare.len() + 1,
+            memory: platform::total_memory(boot),
+            entropy,
+            heap_used: crate::heap::used,
+        },
         spare: spare.into_iter().map(|core| Box::new(core) as Box<dyn SpareCore>).collect(),
         platform: Box::new(devices),
         inventory,
@@ -125,17 +131,10 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         config_disk,
         crash,
         command_line: command_line.into(),
+        command_line_cut: boot.command_line_is_cut(),
         watchdog,
         rng,
-        facts: Facts {
-            commit: platform::commit(),
-            build_id,
-            boot: boot_protocol,
-            cpus,
-            memory: platform::total_memory(boot),
-            entropy,
-            heap_used: crate::heap::used,
-        },
+        entropy: ENTROPY,
         log,
     })
 }
@@ -147,7 +146,12 @@ fn documents() -> (Option<Vec<u8>>, Option<String>) {
         log::error!("fw_cfg: {error}");
         Some(NOT_READ.into())
     });
-    let config_disk = fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or(None);
+    let config_disk =
+        fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or_else(|error| {
+            log::error!("fw_cfg: {CONFIG_DISK_FILE}: {error}");
+            // It names a disk, which is not known: as one that is missing.
+            Some(NOT_READ.into())
+        });
     let config_disk = config_disk.map(|name| String::from_utf8_lossy(&name).trim().to_string());
     let pvpanic = fw_cfg::read_file(&mut platform::Ports, PVPANIC_FILE).unwrap_or(None);
     if let Some(&[low, high]) = pvpanic.as_deref().and_then(|port| port.first_chunk()) {
@@ -185,13 +189,23 @@ fn scan_uhyve(
     None
 }
 
+/// Sets what is done after a panic before there is a configuration, and in case that there will be none.
+fn set_panic_policy(command_line: &str) {
+    let policy = command_line.split_ascii_whitespace();
+    let policy = policy.filter_map(|word| word.strip_prefix("isthmus.system.on_panic="));
+    if let Some(policy) = policy.filter_map(|policy| policy.parse().ok()).next_back() {
+        crash::set_policy(policy);
+    }
+}
+
 /// The log, stamped by the machine's clock, taking what the `log` crate's macros say.
-fn start_log(clock: Clock) -> &'static LogRing {
+fn start_log(clock: Clock, boot: &BootInfo) -> &'static LogRing {
     static CLOCK: OnceLock<Clock> = OnceLock::new();
     static LOG: OnceLock<LogRing> = OnceLock::new();
     let now = || CLOCK.get().map_or(Instant::ZERO, Clock::now);
     CLOCK.get_or_init(|| clock);
-    let log = LOG.get_or_init(|| LogRing::new(LOG_MESSAGES, now));
+    let messages = LOG_MESSAGES.min((platform::total_memory(boot) / MEMORY_OF_MESSAGE) as usize);
+    let log = LOG.get_or_init(|| LogRing::new(messages, now));
     // Fails only when it was called before.
     let _ = log::set_logger(log);
     log::set_max_level(log::LevelFilter::Info);
@@ -226,16 +240,23 @@ fn with_console(mut machine: Pc, inventory: &mut Inventory, devices: &mut Device
     machine
 }
 
-/// A CSPRNG seeded by the CPU or by a virtio source; without either the appliance does not start,
+/// A CSPRNG seeded by the CPU, by all virtio sources, and by the time; without any source the appliance does not start,
 /// because its keys would be guessable.
 fn randomness(
     inventory: &mut Inventory,
     devices: &mut Devices,
+    machine: &dyn Machine,
     clock: Clock,
 ) -> Result<(Box<dyn RngCore>, &'static str), Refusal> {
-    let seeded = |seed| Box::new(ChaCha12Rng::from_seed(seed));
+    let mut random = Randomness::new([0; SEED], ENTROPY);
+    let mut time = [0; SEED];
+    time[..8].copy_from_slice(&platform::tsc().to_le_bytes());
+    time[8..16].copy_from_slice(&machine.unix_seconds().to_le_bytes());
+    random.absorb(&time);
+    let (mut has_cpu, mut has_virtio) = (false, false);
     if let Some(seed) = platform::entropy_from_cpu() {
-        return Ok((seeded(seed), "cpu"));
+        random.absorb(&seed);
+        has_cpu = true;
     }
     let mut reason = String::from(
         "no source of entropy: the CPU has neither RDSEED nor RDRAND, and there is no virtio-rng \
@@ -249,9 +270,18 @@ fn randomness(
             .map_err(|error| error.to_string())
             .and_then(|mut source| source.read(&mut seed, &clock).map_err(|e| e.to_string()));
         match read {
-            Ok(()) => return Ok((seeded(seed), "virtio-rng")),
+            Ok(()) => {
+                random.absorb(&seed);
+                has_virtio = true;
+            }
             Err(why) => reason = format!("no source of entropy: {location}: {why}"),
         }
     }
-    Err(Refusal { reason, code: power::REFUSED })
+    let sources = match (has_cpu, has_virtio) {
+        (true, true) => "cpu, virtio-rng",
+        (true, false) => "cpu",
+        (false, true) => "virtio-rng",
+        (false, false) => return Err(Refusal { reason, code: power::REFUSED }),
+    };
+    Ok((Box::new(random), sources))
 }

@@ -39,12 +39,13 @@ mod system;
 mod unclaimed_devices;
 mod upgrade;
 pub mod usnic;
+mod wall_clock;
 mod web;
 mod words;
 
 pub use appliance::{Appliance, Told};
 pub use operator::{config, console, crash, log_ring, refused, report};
-pub use show::not_ready;
+pub use show::{mac, not_ready};
 pub use system::Operator;
 pub use unclaimed_devices::UnclaimedDevice;
 pub use web::{Pages, Web};

@@ -1,5 +1,6 @@
 //! What `show ntb` tells: bridges to other appliances, of all cores, and to stock Linux hosts.
 
+use crate::UnclaimedDevice;
 use crate::appliance::Appliance;
 use crate::report::Value;
 use crate::status::{BridgeStatus, TransportStatus};
@@ -9,7 +10,19 @@ use perf_responders::ntb_perf::{Figure, Measured};
 /// A row for each bridge.
 pub(crate) fn report(appliance: &dyn Appliance) -> Value {
     let (bridges, transports) = (appliance.bridges(), appliance.transports());
-    Value::list(bridges.iter().map(bridge).chain(transports.iter().map(transport)))
+    let unused = appliance.machine().unclaimed.iter().filter(|device| device.is_bridge);
+    let opened = bridges.iter().map(bridge).chain(transports.iter().map(transport));
+    Value::list(opened.chain(unused.map(closed)))
+}
+
+/// A bridge that is not used, and why.
+fn closed(device: &UnclaimedDevice) -> Value {
+    Value::object([
+        ("name", Value::None),
+        ("link", "closed".into()),
+        ("device", device.device.clone().into()),
+        ("why", device.why.clone().into()),
+    ])
 }
 
 /// What was measured over a bridge, a row for each test; None if nothing was.

@@ -35,10 +35,12 @@ static TREE: Node = Node::Branch(&[
     ("loops", Node::Whole(show::loops)),
     ("ntb", Node::Whole(ntb::report)),
     ("rapidio", Node::Whole(rapidio::report)),
-    ("usnic", Node::Whole(usnic::report)),
+    ("usnic", Node::Guarded(usnic::report, usnic::public_report)),
     ("linx", Node::Whole(linx::report)),
     ("version", Node::Whole(show::version)),
     ("refused", Node::Whole(|appliance| appliance.machine().refused.report())),
+    ("log", Node::Rows(show::log)),
+    ("time", Node::Whole(show::time)),
     ("capture", Node::Whole(capture_state)),
     ("smc", smc::TREE),
     ("rtrs-server", Node::Entries(rtrs_sessions)),
@@ -58,6 +60,12 @@ pub(crate) fn find(path: &str) -> Result<(&'static Node, Vec<&str>), String> {
     Ok((node, rest.to_vec()))
 }
 
+/// Whether an object of the top is not for everybody who may read.
+pub(crate) fn is_guarded(name: &str) -> bool {
+    let Node::Branch(parts) = &TREE else { return true };
+    parts.iter().any(|(part, node)| *part == name && matches!(node, Node::Guarded(..)))
+}
+
 /// Names below `path`; those with more below end in `/`.
 pub(crate) fn list(appliance: &dyn Appliance, path: &str) -> Result<Vec<String>, String> {
     if let (Node::Branch(below), rest) = find(path)?
@@ -66,7 +74,7 @@ pub(crate) fn list(appliance: &dyn Appliance, path: &str) -> Result<Vec<String>,
         let end = |(name, node): &(&str, Node)| match node {
             Node::Branch(_) | Node::Entries(_) => format!("{name}/"),
             Node::Rows(_) => (*name).to_string(),
-            Node::Whole(make) => match make(appliance) {
+            Node::Whole(make) | Node::Guarded(make, _) => match make(appliance) {
                 Value::Object(_) => format!("{name}/"),
                 _ => (*name).to_string(),
             },

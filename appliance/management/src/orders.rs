@@ -111,8 +111,8 @@ pub enum Order<'a> {
     ApplyExports,
     /// The configuration is written to the config disk.
     Save,
-    /// Echo requests, so many, one a second.
-    Ping(IpAddr, u16),
+    /// Echo requests, so many, one a second, with so many bytes of data each.
+    Ping(IpAddr, u16, u16),
     /// The same over RDMA.
     Rping(IpAddr, rping::Options),
     /// What takes a while ends, if it can be ended.

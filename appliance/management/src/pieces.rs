@@ -24,15 +24,17 @@ pub(crate) enum Node {
     Rows(Rows),
     /// Named objects of which there may be many.
     Entries(Entries),
+    /// As `Whole`, by the first for those who may see everything, and by the second for all others.
+    Guarded(fn(&dyn Appliance) -> Value, fn(&dyn Appliance) -> Value),
     /// Parts that are always there.
     Branch(&'static [(&'static str, Node)]),
 }
 
 impl Node {
-    /// All of it.
+    /// All of it, for those who may see everything.
     pub fn value(&self, appliance: &dyn Appliance) -> Value {
         match self {
-            Node::Whole(make) => make(appliance),
+            Node::Whole(make) | Node::Guarded(make, _) => make(appliance),
             Node::Rows(rows) => Value::List(rows(appliance, 0, usize::MAX)),
             Node::Entries(entries) => Value::Object(entries(appliance, None, 0, usize::MAX)),
             Node::Branch(parts) => {
@@ -71,7 +73,7 @@ enum Step {
 pub(crate) struct Telling(Vec<Step>);
 
 impl Telling {
-    /// Of all that is below a node.
+    /// Of all that is below a node, as far as everybody may see it.
     pub fn of(node: &'static Node) -> Self {
         Telling(vec![Step::Text("\n"), Step::Node(node)])
     }
@@ -89,7 +91,9 @@ impl Telling {
         let mut say = |text: &str| piece.extend_from_slice(text.as_bytes());
         match step {
             Step::Text(text) => say(text),
-            Step::Node(Node::Whole(make)) => say(&make(appliance).to_json()),
+            Step::Node(Node::Whole(make) | Node::Guarded(_, make)) => {
+                say(&make(appliance).to_json());
+            }
             Step::Node(Node::Rows(rows)) => {
                 say("[");
                 self.0.push(Step::Rows(*rows, 0));

@@ -2,13 +2,17 @@
 
 use crate::appliance::Appliance;
 use crate::config::Http;
-use crate::console::{SmcTopic, Topic};
+use crate::console::{SmcTopic, Topic, log_row};
 use crate::loops::{LoopCounters, Stage};
 use crate::pieces::{Node, Rows};
 use crate::report::Value;
-use crate::status::{DiskStatus, PoolStatus, PortStatus, TlsStatus};
+use crate::status::{DiskStatus, MachineStatus, PoolStatus, PortStatus, TlsStatus};
 use crate::{linx, manage, ntb, rapidio, smc, upgrade, usnic};
+use core::net::IpAddr;
+use core::time::Duration;
 use drivers::hal::{Features, Health, QueueCount};
+use net::MtuOrigin;
+use net::syslog::Timestamp;
 use verbs::OnDemandStatus;
 
 /// The report on one topic.
@@ -28,6 +32,7 @@ pub(crate) fn topic(appliance: &dyn Appliance, topic: Topic) -> Value {
         Topic::Tls => tls(&appliance.document().config().http, appliance.tls()),
         Topic::Upgrade => upgrade::report(&appliance.upgrade()),
         Topic::Version => version(appliance),
+        Topic::Time => time(appliance),
         Topic::Crash => appliance.machine().crashes.report(),
         Topic::Refused => appliance.machine().refused.report(),
         Topic::Smc(one) => smc::topic(appliance, one),
@@ -49,6 +54,7 @@ pub(crate) fn rows(topic: Topic) -> Option<Rows> {
 /// Everything at once, as `/status` tells it.
 pub(crate) static STATUS: Node = Node::Branch(&[
     ("version", Node::Whole(version)),
+    ("time", Node::Whole(time)),
     ("interfaces", Node::Rows(interfaces)),
     ("disks", Node::Rows(disks)),
     ("volumes", Node::Rows(manage::volumes::rows)),
@@ -56,7 +62,7 @@ pub(crate) static STATUS: Node = Node::Branch(&[
     ("loops", Node::Whole(loops)),
     ("ntb", Node::Whole(ntb::report)),
     ("rapidio", Node::Whole(rapidio::report)),
-    ("usnic", Node::Whole(usnic::report)),
+    ("usnic", Node::Guarded(usnic::report, usnic::public_report)),
     ("linx", Node::Whole(linx::report)),
     ("unclaimed_devices", Node::Whole(unclaimed)),
     ("crashes", Node::Whole(|appliance| appliance.machine().crashes.report())),
@@ -84,9 +90,7 @@ pub fn not_ready(appliance: &dyn Appliance) -> Vec<String> {
     let mut reasons: Vec<String> =
         problems.iter().map(|problem| format!("configuration: {problem}")).collect();
     if appliance.document().is_closed() {
-        reasons.push(
-            "configuration: what it may have restricted stays closed until it is mended".into(),
-        );
+        reasons.push("configuration: closed until it is corrected".into());
     }
     let (config, ports) = (appliance.document().config(), appliance.ports());
     let lacks = |port: &PortStatus<'_>| {
@@ -170,6 +174,31 @@ pub(crate) fn version(appliance: &dyn Appliance) -> Value {
     ])
 }
 
+/// What `show time` tells.
+pub(crate) fn time(appliance: &dyn Appliance) -> Value {
+    let MachineStatus { clock, now, facts, uptime, .. } = appliance.machine();
+    let built = (facts.committed > 0)
+        .then(|| Value::display(format!("{:.0}", Timestamp(Duration::from_secs(facts.committed)))));
+    let trust = match clock.is_plausible {
+        true => "yes",
+        false => {
+            "no: it is before this build, or after 2099; set it, and start the appliance again"
+        }
+    };
+    Value::object([
+        ("utc", Value::display(format!("{:.0}", clock.at(now)))),
+        ("source", "real-time clock of the machine, read at boot".into()),
+        ("plausible", trust.into()),
+        ("build_of", built.unwrap_or(Value::None)),
+        ("uptime_seconds", uptime.into()),
+    ])
+}
+
+/// The messages of the log, from one on, so many.
+pub(crate) fn log(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
+    appliance.log().page(from, count).iter().map(log_row).collect()
+}
+
 /// What `show tls` tells.
 fn tls(http: &Http, tls: Option<TlsStatus<'_>>) -> Value {
     let Some(TlsStatus { tls, origin }) = tls else {
@@ -180,9 +209,14 @@ fn tls(http: &Http, tls: Option<TlsStatus<'_>>) -> Value {
         ("tls", if http.tls { "on" } else { "on until `save` and `reboot`" }.into()),
         ("port", http.port(true).into()),
         ("certificate_of", origin.to_string().into()),
+        ("valid_until", tls.pair().not_after().map_or(Value::None, until)),
         ("sha256_fingerprint", tls.pair().fingerprint().into()),
         ("pin", tls.pair().pin().into()),
     ])
+}
+
+fn until(seconds: u64) -> Value {
+    Value::display(format!("{:.0}", Timestamp(Duration::from_secs(seconds))))
 }
 
 pub(crate) fn interfaces(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
@@ -197,18 +231,33 @@ fn loop_of(port: &PortStatus<'_>) -> Value {
     Value::list([port.core].iter().chain(port.others).map(|&core| core.into()))
 }
 
+/// A hardware address as Linux writes it.
+pub fn mac([a, b, c, d, e, f]: [u8; 6]) -> String {
+    format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+}
+
+/// An address of ours that another station has, too.
+fn duplicate((address, station): (IpAddr, [u8; 6])) -> String {
+    format!("{address}, also of {}", mac(station))
+}
+
 fn interface(port: &PortStatus<'_>) -> Value {
     let (counters, card) = (&port.report.counters, &port.report.card);
-    let [a, b, c, d, e, f] = port.mac;
     let texts = |list: &[String]| Value::list(list.iter().cloned().map(Value::from));
+    let card_alone = [(port.mtu, MtuOrigin::Card); 2];
+    let [v4, v6] = port.addresses.mtus.unwrap_or(card_alone).map(|(mtu, of)| (mtu, of.to_string()));
     Value::object([
         ("name", port.name.to_string().into()),
         ("link", if port.link { "up" } else { "down" }.into()),
-        ("mac", format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}").into()),
-        ("mtu", port.mtu.into()),
+        ("mac", mac(port.mac).into()),
+        ("mtu", v4.0.into()),
+        ("mtu_of", v4.1.into()),
+        ("ipv6_mtu", v6.0.into()),
+        ("ipv6_mtu_of", v6.1.into()),
         ("addresses", texts(&port.addresses.list)),
         ("gateways", texts(&port.addresses.gateways)),
         ("dhcp_lease", port.addresses.lease.into()),
+        ("duplicate_address", port.addresses.counters.conflict.map(duplicate).into()),
         ("roce", if card.is_some() { "hardware" } else { "software" }.into()),
         ("flow_control", card.and_then(|card| card.flow_control()).into()),
         ("rx_frames", counters.rx_frames.into()),
@@ -285,7 +334,7 @@ pub(crate) fn memory(appliance: &dyn Appliance) -> Value {
     let promised = appliance.storage().server.map(|s| s.transport().promised());
     let pool = appliance.roce().and_then(|roce| roce.on_demand);
     let bytes = |value: fn(&OnDemandStatus) -> usize| {
-        pool.map_or(Value::None, |pool| Value::Bytes(value(&pool) as u64))
+        pool.map_or(Value::None, |pool| Value::Memory(value(&pool) as u64))
     };
     let shared = Value::object([
         ("size", bytes(|pool| pool.capacity)),
@@ -295,11 +344,11 @@ pub(crate) fn memory(appliance: &dyn Appliance) -> Value {
     ]);
     let (capacity, available) = appliance.arena();
     Value::object([
-        ("total", Value::Bytes(machine.facts.memory)),
-        ("heap_used", Value::Bytes((machine.facts.heap_used)() as u64)),
-        ("arena", Value::Bytes(capacity as u64)),
-        ("arena_free", Value::Bytes(available as u64)),
-        ("promised", promised.map_or(Value::None, Value::Bytes)),
+        ("total", Value::Memory(machine.facts.memory)),
+        ("heap_used", Value::Memory((machine.facts.heap_used)() as u64)),
+        ("arena", Value::Memory(capacity as u64)),
+        ("arena_free", Value::Memory(available as u64)),
+        ("promised", promised.map_or(Value::None, Value::Memory)),
         ("shared", if pool.is_some() { shared } else { Value::None }),
     ])
 }

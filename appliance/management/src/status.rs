@@ -6,6 +6,7 @@ use crate::loops::LoopCounters;
 use crate::refused::Refused;
 use crate::storage_rows::StorageRows;
 use crate::unclaimed_devices::UnclaimedDevice;
+pub use crate::wall_clock::WallClock;
 use core::net::IpAddr;
 use drivers::dma;
 use drivers::hal::{Geometry, Health, Instant, PortCounters, QueueCount};
@@ -29,6 +30,8 @@ use verbs::OnDemandStatus;
 pub struct Facts {
     /// The commit that it was built of; with a `+` if there was more than is in that.
     pub commit: &'static str,
+    /// When that was made, in seconds since 1970; 0 if that is not known.
+    pub committed: u64,
     /// What names this build and its `isthmus.symbols`.
     pub build_id: &'static str,
     /// How it was booted (`pvh`, `multiboot2`, …).
@@ -49,8 +52,8 @@ pub struct MachineStatus<'a> {
     pub facts: Facts,
     /// The present.
     pub now: Instant,
-    /// Wall clock at `Instant::ZERO`, nanoseconds since 1970.
-    pub epoch: u64,
+    /// The wall clock.
+    pub clock: WallClock,
     /// Seconds since the appliance came up.
     pub uptime: f64,
     /// What was wrong with the configuration at boot.
@@ -74,6 +77,8 @@ pub struct Addresses {
     pub gateways: Vec<String>,
     /// DHCP has given one.
     pub lease: bool,
+    /// Largest packets of IPv4 and of IPv6, and who says so, once the interface has told.
+    pub mtus: Option<[(usize, net::MtuOrigin); 2]>,
     /// What the interface has counted.
     pub counters: net::Counters,
 }
@@ -353,6 +358,8 @@ pub struct Losses {
     pub malformed: u64,
     /// Frames for another station or address.
     pub not_ours: u64,
+    /// Datagrams in a peer's name from another MAC address than the peer's.
+    pub wrong_mac: u64,
     /// Datagrams to hosts whose hardware address is not known yet, or that are no peers.
     pub no_next_hop: u64,
 }

@@ -1,14 +1,15 @@
 //! What the console can do to the appliance.
 
 use crate::appliance::Appliance;
-use crate::config::{Document, Entry, InForce, Kind, Origin, Problem, Source, is_secret};
+use crate::config::{Document, Entry, Export, InForce, Kind, Origin, Problem, Source, is_secret};
 use crate::console::{Managed, Progress, System, Topic};
-use crate::log_ring::LogRing;
+use crate::log_ring::{LogRing, audit};
 use crate::orders::{End, Order};
 use crate::report::Value;
 use crate::{manage, objects, show};
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use perf_responders::rping;
+use std::borrow::Cow;
 
 /// Whoever sits at the console, before the appliance.
 pub struct Operator<'a>(pub &'a mut dyn Appliance);
@@ -27,24 +28,36 @@ impl System for Operator<'_> {
     }
 
     fn set(&mut self, path: &str, value: &str) -> Result<String, Vec<Problem>> {
-        self.0.document_mut().set(path, value)?;
-        let shown = if is_secret(path) { "(not shown)" } else { value };
-        log::info!("console: set {path} {shown}");
+        let done = own_server(self.0, path, value)
+            .map_or_else(|| self.0.document_mut().set(path, value), |problem| Err(vec![problem]));
+        match &done {
+            Ok(()) => audit(format_args!("console: set {path} {}", shown(path, value))),
+            // What is wrong with it may be that it is not where it belongs: it is shown to the operator alone.
+            Err(_) => audit(format_args!("console: set {}: refused", cut(path))),
+        }
+        done?;
         Ok(self.changed(path))
     }
 
     fn unset(&mut self, path: &str, force: bool) -> Result<String, Vec<Problem>> {
         if let Some(what) = self.document().loses(path).filter(|_| !force) {
+            audit(format_args!("console: unset {path}: refused: without force"));
             let text = format!("takes {what} away from its clients; `unset {path} force` does it");
-            let origin = Origin { source: Source::Console, position: 0 };
-            let (kind, path, accepted) = (Kind::Mistake, path.to_string(), String::new());
-            return Err(vec![Problem { kind, origin, path, reason: text, accepted }]);
+            return Err(vec![problem(path, text)]);
         }
-        self.0.document_mut().unset(path)?;
-        log::info!("console: unset {path}");
+        let entry = Entry::of(path).filter(|entry| entry.to_string() == path);
+        let exports = &self.document().config().export;
+        let of_exports = entry.as_ref().filter(|entry| entry.section == "export");
+        let gone = of_exports.and_then(|entry| exports.get(entry.index).cloned());
+        let done = self.0.document_mut().unset(path);
+        log_outcome(format_args!("unset {}", cut(path)), done.as_ref().err().map(|_| ""));
+        done?;
         // Another entry may have its number by now.
-        let is_entry = Entry::of(path).is_some_and(|entry| entry.to_string() == path);
-        Ok(if is_entry { self.put_in_force(path) } else { self.changed(path) })
+        if entry.is_none() {
+            return Ok(self.changed(path));
+        }
+        let told = self.put_in_force(path);
+        Ok(told + &gone.map(|gone| self.left_open(&gone)).unwrap_or_default())
     }
 
     fn log(&self) -> &LogRing {
@@ -56,12 +69,13 @@ impl System for Operator<'_> {
     }
 
     fn start_save(&mut self) -> Result<(), String> {
-        log::info!("console: save");
-        self.order(Order::Save)
+        let done = self.order(Order::Save);
+        log_outcome(format_args!("save"), done.as_ref().err().map(String::as_str));
+        done
     }
 
-    fn start_ping(&mut self, address: IpAddr, count: u32) -> Result<(), String> {
-        self.order(Order::Ping(address, u16::try_from(count).unwrap_or(u16::MAX)))
+    fn start_ping(&mut self, address: IpAddr, count: u32, size: u16) -> Result<(), String> {
+        self.order(Order::Ping(address, u16::try_from(count).unwrap_or(u16::MAX), size))
     }
 
     fn start_rping(&mut self, address: IpAddr, count: u32, size: usize) -> Result<(), String> {
@@ -86,26 +100,105 @@ impl System for Operator<'_> {
     }
 
     fn write(&mut self, path: &str, value: &str) -> Result<(), String> {
-        log::info!("console: write {path} {value}");
-        objects::write(self.0, path, value)
+        let done = objects::write(self.0, path, value);
+        log_outcome(format_args!("write {path} {value}"), done.as_ref().err().map(String::as_str));
+        done
     }
 
     fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String> {
+        let done = manage::act(self.0, what, order, rest);
         if !matches!(order, "list" | "show" | "measure" | "read" | "ping" | "look") {
-            log::info!("console: {what} {order} {rest}");
+            let why = done.as_ref().err().map(|why| without_logins(why));
+            let rest = without_logins(rest);
+            log_outcome(format_args!("{what} {order} {rest}"), why.as_deref());
         }
-        manage::act(self.0, what, order, rest)
+        done
     }
 
     fn reboot(&mut self) {
-        log::info!("console: reboot");
+        audit(format_args!("console: reboot"));
         let _ = self.order(Order::End(End::Reboot));
     }
 
     fn power_off(&mut self) {
-        log::info!("console: poweroff");
+        audit(format_args!("console: poweroff"));
         let _ = self.order(Order::End(End::PowerOff));
     }
+}
+
+/// Longest part of a value that is logged.
+const SHOWN: usize = 80;
+
+/// Logs that a command was carried out, or begun; or why it was refused.
+fn log_outcome(command: core::fmt::Arguments<'_>, refused: Option<&str>) {
+    match refused {
+        None => audit(format_args!("console: {command}")),
+        Some("") => audit(format_args!("console: {command}: refused")),
+        Some(why) => audit(format_args!("console: {command}: refused: {why}")),
+    }
+}
+
+/// A value as the log shows it.
+fn shown<'a>(path: &str, value: &'a str) -> Cow<'a, str> {
+    if is_secret(path) || value.contains("PRIVATE KEY") {
+        return "(not shown)".into();
+    }
+    cut(value)
+}
+
+/// The beginning of a long text.
+fn cut(text: &str) -> Cow<'_, str> {
+    match text.len() > SHOWN {
+        true => format!("{}…", &text[..text.floor_char_boundary(SHOWN)]).into(),
+        false => text.into(),
+    }
+}
+
+/// A text without user names and passwords in the URLs that it holds.
+fn without_logins(text: &str) -> Cow<'_, str> {
+    let has_login = |word: &str| word.contains("://") && word.contains('@');
+    if !text.split(' ').any(has_login) {
+        return text.into();
+    }
+    let words = text.split(' ').map(|word| match (word.split_once("://"), word.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://…@{rest}"),
+        _ => word.to_string(),
+    });
+    words.collect::<Vec<_>>().join(" ").into()
+}
+
+fn problem(path: &str, reason: String) -> Problem {
+    let origin = Origin { source: Source::Console, position: 0 };
+    let (kind, path, accepted) = (Kind::Mistake, path.to_string(), String::new());
+    Problem { kind, origin, path, reason, accepted }
+}
+
+/// The addresses in a list as `set` takes it: with commas, perhaps as TOML.
+fn servers(value: &str) -> impl Iterator<Item = SocketAddr> + '_ {
+    let is_quote = |c: char| c.is_whitespace() || matches!(c, '"' | '\'');
+    value.split(',').filter_map(move |word| {
+        let word = word.trim_matches(is_quote);
+        let first = word.strip_prefix('[').unwrap_or(word).trim_matches(is_quote);
+        let last = first.strip_suffix(']').unwrap_or(first).trim_matches(is_quote);
+        let last_of_more = word.strip_suffix(']').unwrap_or(word).trim_matches(is_quote);
+        [word, first, last, last_of_more].iter().find_map(|word| word.parse().ok())
+    })
+}
+
+/// Says that a server of a rule is at an address that the appliance has at present, by DHCP among others.
+fn own_server(appliance: &dyn Appliance, path: &str, value: &str) -> Option<Problem> {
+    let is_backend = path.starts_with("rule.") && path.ends_with(".backend");
+    if !is_backend {
+        return None;
+    }
+    let ports = appliance.ports();
+    let ours = |ip: IpAddr| {
+        let mut own = ports.iter().flat_map(|port| &port.addresses.list);
+        own.any(|cidr| cidr.split('/').next().and_then(|own| own.parse().ok()) == Some(ip))
+    };
+    let own = servers(value).find(|server| ours(server.ip().to_canonical()))?;
+    let reason = format!("{own} is the appliance itself, which no rule can connect to");
+    Some(problem(path, reason))
 }
 
 impl Operator<'_> {
@@ -117,8 +210,20 @@ impl Operator<'_> {
     fn changed(&mut self, path: &str) -> String {
         match self.document().pending_at(path) {
             Some(pending) => format!("pending, not in force: {pending}"),
-            None => self.put_in_force(path),
+            None => {
+                let told = self.put_in_force(path);
+                let entry = Entry::of(path).filter(|entry| entry.section == "export");
+                let exports = &self.document().config().export;
+                let export = entry.and_then(|entry| exports.get(entry.index));
+                told + &export.map(|export| self.left_open(export)).unwrap_or_default()
+            }
         }
+    }
+
+    /// What an export that was changed, or is gone, leaves open.
+    fn left_open(&self, export: &Export) -> String {
+        let left = manage::openness::told(self.0, &export.name, &export.volume);
+        left.lines().map(|line| format!("\n{line}")).collect()
     }
 
     /// Puts in force what can be of a change at `path`, and says from when on it counts.
@@ -126,6 +231,40 @@ impl Operator<'_> {
         match self.order(Order::PutInForce(path)) {
             Ok(()) => InForce::of(path).to_string(),
             Err(why) => why,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_and_logins_are_not_shown() {
+        assert_eq!(shown("http.key", "x"), "(not shown)");
+        assert_eq!(shown("http.token_sha256", "4e73"), "(not shown)");
+        assert_eq!(shown("system.upgrade_key", "19bf"), "(not shown)");
+        assert_eq!(shown("http.kye", "x"), "(not shown)");
+        assert_eq!(shown("http.certificate", "-----BEGIN EC PRIVATE KEY-----"), "(not shown)");
+        assert_eq!(shown("http.port", "81"), "81");
+        assert_eq!(shown("http.certificate", &"é".repeat(100)), format!("{}…", "é".repeat(40)));
+        let rest = "http://me:pass@word@10.0.0.1/release force";
+        assert_eq!(without_logins(rest), "http://…@10.0.0.1/release force");
+        assert_eq!(without_logins("NAME a@b"), "NAME a@b");
+    }
+
+    #[test]
+    fn servers_are_found_in_every_form_of_a_list() {
+        for (text, expected) in [
+            ("10.0.0.1:80", "10.0.0.1:80"),
+            ("10.0.0.1:80,10.0.0.2:81", "10.0.0.1:80 10.0.0.2:81"),
+            ("[\"10.0.0.1:80\", '10.0.0.2:81']", "10.0.0.1:80 10.0.0.2:81"),
+            ("[fd00::1]:80, [fd00::2]:80", "[fd00::1]:80 [fd00::2]:80"),
+            ("[\"[fd00::1]:80\", \"[fd00::2]:80\"]", "[fd00::1]:80 [fd00::2]:80"),
+            ("linx:a/b", ""),
+        ] {
+            let found: Vec<String> = servers(text).map(|server| server.to_string()).collect();
+            assert_eq!(found.join(" "), expected, "{text}");
         }
     }
 }

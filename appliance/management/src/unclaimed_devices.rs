@@ -13,6 +13,8 @@ pub struct UnclaimedDevice {
     pub class: &'static str,
     /// Why it is not used.
     pub why: String,
+    /// It is a bridge, which `show ntb` lists as well.
+    pub is_bridge: bool,
 }
 
 impl UnclaimedDevice {
@@ -26,6 +28,7 @@ impl UnclaimedDevice {
             id: format!("{vendor:04x}:{id:04x}"),
             class: device.what(),
             why,
+            is_bridge: false,
         };
         if device.error.is_some() {
             log::error!("{unclaimed}");
@@ -45,7 +48,12 @@ impl UnclaimedDevice {
 
     /// Of what could not be set up, which was said already.
     pub fn failed(device: String, why: String) -> Self {
-        UnclaimedDevice { device, id: String::new(), class: "", why }
+        UnclaimedDevice { device, id: String::new(), class: "", why, is_bridge: false }
+    }
+
+    /// Of a bridge that stays closed, which was said already.
+    pub fn closed_bridge(device: String, why: String) -> Self {
+        UnclaimedDevice { is_bridge: true, ..UnclaimedDevice::failed(device, why) }
     }
 }
 

@@ -74,6 +74,38 @@ pub(crate) fn report(appliance: &dyn Appliance) -> Value {
     told(&appliance.udp_engines())
 }
 
+/// What hosts without the token may see of it: not by what the engine and its peers know each other. Who knows these
+/// values can speak for a peer.
+pub(crate) fn public_report(appliance: &dyn Appliance) -> Value {
+    without(report(appliance))
+}
+
+/// Values by which peers know each other.
+const IDENTITY: [&str; 9] = [
+    "data_port",
+    "priority_port",
+    "ping_port",
+    "rendezvous",
+    "sender",
+    "isn",
+    "for_peers",
+    "modex_from",
+    "put_sink",
+];
+
+/// A report without these values.
+fn without(value: Value) -> Value {
+    match value {
+        Value::List(items) => Value::list(items.into_iter().map(without)),
+        Value::Object(mut entries) => {
+            entries.retain(|(name, _)| !IDENTITY.contains(&name.as_ref()));
+            let public = |(name, value)| (name, without(value));
+            Value::Object(entries.into_iter().map(public).collect())
+        }
+        other => other,
+    }
+}
+
 /// The interfaces of engines.
 pub fn told(engines: &[UdpEngineStatus<'_>]) -> Value {
     let all = engines.iter().map(|engine| &engine.usnic);
@@ -187,5 +219,22 @@ impl UsnicStatus<'_> {
         let counters = counters.copied().unwrap_or_default();
         told.extend(COUNTERS.iter().map(|(name, value)| ((*name).into(), value(&counters).into())));
         Value::Object(told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn public_report_has_nothing_that_peers_are_known_by() {
+        let peer = [("name", "a".into()), ("sender", "1.1".into()), ("put_sink", "0x1".into())];
+        let interface = [
+            ("isn", 5u8.into()),
+            ("mtu", 9000u16.into()),
+            ("peers", Value::list([Value::object(peer)])),
+        ];
+        let public = without(Value::list([Value::object(interface)]));
+        assert_eq!(public.to_json(), "[{\"mtu\":9000,\"peers\":[{\"name\":\"a\"}]}]");
     }
 }

@@ -1,13 +1,14 @@
 //! The pages of the HTTP server: metrics, health, status, the object tree, captures. Who may do what is
-//! [`net::http::access`]'s; everything that is written is logged with who wrote it. Pages of which there may
+//! [`net::http::access`]'s; everything that is written, or was to be, is logged with who wrote it. Pages of which there may
 //! be much are made as they are sent, a piece in a round.
 
 use crate::appliance::Appliance;
+use crate::log_ring::audit;
 use crate::pieces::{Node, Telling};
 use crate::{metrics, objects, show};
 use core::net::IpAddr;
 use net::capture::{LinkType, Reader};
-use net::http::access::{Act, judge};
+use net::http::access::{Act, Guesses, Judge};
 use net::http::{Handler, Method, Read, Request, Response, Status};
 use net::refusal::Refusal;
 
@@ -43,6 +44,8 @@ pub struct Pages {
     next: u64,
     /// Requests and pieces of answers of the HTTP servers in this round.
     turns: u32,
+    /// Hosts that have sent wrong tokens.
+    guesses: Guesses,
 }
 
 impl Pages {
@@ -65,7 +68,7 @@ impl Web<'_> {
         let result = match request.method {
             Method::Get => match objects::find(path) {
                 // What there may be much of is told in pieces.
-                Ok((node, rest)) if rest.is_empty() && !matches!(node, Node::Whole(_)) => {
+                Ok((node, rest)) if rest.is_empty() && !is_small(node) => {
                     return self.report(node);
                 }
                 _ => objects::read(self.appliance, path).map(|value| value.to_json() + "\n"),
@@ -88,10 +91,13 @@ impl Web<'_> {
     }
 
     fn write(&mut self, path: &str, value: &str, request: &Request<'_>) -> Result<String, String> {
-        log::info!("http from {}: write {path} {value}", request.from);
         let result = objects::write(self.appliance, path, value);
-        if let Err(why) = &result {
-            log::info!("http from {}: not done: {why}", request.from);
+        let from = request.from;
+        match &result {
+            Ok(()) => audit(format_args!("http from {from}: write {path} {value}")),
+            Err(why) => {
+                audit(format_args!("http from {from}: write {path} {value}: refused: {why}"))
+            }
         }
         result.map(|()| "{}\n".to_string())
     }
@@ -102,7 +108,7 @@ impl Web<'_> {
         if captures.count() >= MAX_DOWNLOADS {
             return Response::error(Status::UNAVAILABLE);
         }
-        log::info!("http from {}: reads the capture", request.from);
+        audit(format_args!("http from {}: reads the capture", request.from));
         // Only this loop's ports are captured, by their places; behind them are those by which engines over UDP reach
         // others'.
         let ports = self.appliance.ports();
@@ -113,7 +119,7 @@ impl Web<'_> {
         let messages = self.appliance.rapidio();
         let messages = messages.iter().map(|port| (port.name, LinkType::RapidIo));
         let names = frames.chain(messages).map(|(name, kind)| (name.to_string(), kind)).collect();
-        let reader = self.appliance.capture().reader(names, self.appliance.machine().epoch);
+        let reader = self.appliance.capture().reader(names, self.appliance.machine().clock.epoch);
         self.stream("application/x-pcapng", Source::Capture(reader))
     }
 
@@ -178,6 +184,28 @@ impl Web<'_> {
     }
 }
 
+/// Whether a part of the tree is told at once.
+fn is_small(node: &Node) -> bool {
+    matches!(node, Node::Whole(_) | Node::Guarded(..))
+}
+
+/// What a request does. What says by what peers are known is no more public than a capture.
+fn act(request: &Request<'_>) -> Act {
+    let path = decoded(request.path);
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    match (request.method, path.as_str()) {
+        (Method::Get, "/healthz" | "/readyz") => Act::Probe,
+        (Method::Get, "/capture.pcapng") => Act::ReadPayload,
+        (Method::Get, _)
+            if parts.next() == Some("api") && parts.next().is_some_and(objects::is_guarded) =>
+        {
+            Act::ReadPayload
+        }
+        (Method::Get, _) => Act::Read,
+        _ => Act::Write,
+    }
+}
+
 /// A path without its percent-encoding (RFC 3986, section 2.1); what is none stands for itself.
 fn decoded(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
@@ -205,15 +233,23 @@ impl Handler for Web<'_> {
 
     fn handle(&mut self, request: &Request<'_>) -> Response {
         self.pages.turns += 1;
-        let act = match (request.method, request.path) {
-            (Method::Get, "/capture.pcapng") => Act::ReadPayload,
-            (Method::Get, _) => Act::Read,
-            _ => Act::Write,
-        };
         let token = self.appliance.document().config().http.token_sha256.map(|token| token.0);
-        if let Err(denied) = judge(request, act, token.as_ref(), &|host| self.is_ours(host)) {
+        let now = self.appliance.machine().now;
+        let mut guesses = core::mem::take(&mut self.pages.guesses);
+        let is_ours = &|host: &str| self.is_ours(host);
+        let judge = Judge { token: token.as_ref(), is_ours, guesses: &mut guesses, now }
+            .judge(request, act(request));
+        self.pages.guesses = guesses;
+        if let Err(denied) = judge {
             self.refused(denied.refusal(request));
             return denied.response();
+        }
+        // Who was allowed to read is not known: whether it is ready tells everybody what to do.
+        let document = self.appliance.document();
+        let unknown = document.is_closed() && document.config().http.hosts.is_empty();
+        if unknown && !matches!(request.path, "/healthz" | "/readyz") {
+            let text = "the configuration cannot be used, so that it is not known who may read this: see /readyz\n";
+            return Response::new(Status::UNAVAILABLE, Response::TEXT, text);
         }
         if let Some(path) = request.path.strip_prefix("/api")
             && (path.is_empty() || path.starts_with('/'))
@@ -268,7 +304,30 @@ impl Handler for Web<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::decoded;
+    use super::*;
+    use core::net::SocketAddr;
+
+    #[test]
+    fn reading_what_peers_are_known_by_needs_the_token_as_writing_does() {
+        let of = |method, path| {
+            let from: SocketAddr = "10.0.0.9:4000".parse().unwrap();
+            let (query, body, host) = ("", &b""[..], "10.0.0.1");
+            let (head_only, origin, bearer) = (false, None, None);
+            act(&Request { from, method, head_only, path, query, body, host, origin, bearer })
+        };
+        for path in ["/api", "/api/disks", "/status", "/metrics", "/api/log", "/usnic", "/"] {
+            assert_eq!(of(Method::Get, path), Act::Read, "{path}");
+        }
+        for path in ["/api/usnic", "/api//usnic/", "/api/%75snic", "//api/usnic", "/capture.pcapng"]
+        {
+            assert_eq!(of(Method::Get, path), Act::ReadPayload, "{path}");
+        }
+        for path in ["/healthz", "/readyz"] {
+            assert_eq!(of(Method::Get, path), Act::Probe);
+            assert_eq!(of(Method::Post, path), Act::Write);
+        }
+        assert_eq!(of(Method::Put, "/api/usnic"), Act::Write);
+    }
 
     #[test]
     fn names_in_paths_may_be_encoded() {

@@ -52,7 +52,7 @@ pub mod rio_cm;
 pub mod transport;
 pub mod usnic;
 
-use crate::relay::{Interfaces, Notice, Relay, World};
+use crate::relay::{Ending, Interfaces, Notice, Relay, World};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -78,6 +78,8 @@ enum User {
     /// On the interface with this number.
     Service(usize, Echo),
     Rule(String, Relay),
+    /// A rule that has ended.
+    Ending(Ending),
 }
 
 /// All of them.
@@ -137,7 +139,7 @@ impl Users {
         let rules = self.users.iter_mut().flatten();
         let mut found = rules.filter_map(|user| match user {
             User::Rule(of, relay) if of == name => Some(relay),
-            User::Rule(..) | User::Service(..) => None,
+            User::Rule(..) | User::Service(..) | User::Ending(_) => None,
         });
         found.next().map_or(Ok(()), |relay| relay.listen(world))
     }
@@ -161,7 +163,7 @@ impl Users {
     }
 
     /// Takes a rule out: nobody listens for it any more, and its connections end by an abort. Those of others
-    /// go on. How many messages were lost with them.
+    /// go on; handshakes of SMC-R that have gone far are finished first. How many messages were lost with them.
     pub fn remove_rule<P: Provider + ?Sized>(
         &mut self,
         name: &str,
@@ -170,10 +172,45 @@ impl Users {
         let is_it = |user: &Option<User>| matches!(user, Some(User::Rule(n, _)) if n == name);
         let Some(place) = self.users.iter().position(is_it) else { return 0 };
         let Some(User::Rule(_, relay)) = self.users[place].take() else { return 0 };
-        self.owners.retain(|_, owner| (*owner / relay::OWNERS) as usize != place);
         self.notices.retain(|(at, _)| *at != place);
         self.timers.forget(place);
-        relay.stop(world)
+        let (lost, left) = relay.stop(world);
+        self.put_ending(place, left);
+        lost
+    }
+
+    /// Has the rule that listens on the same become another one. How many connections ended of hosts that it does not
+    /// admit; None if it cannot become that, or there is none.
+    pub fn adjust_rule<P: Provider + ?Sized>(
+        &mut self,
+        rule: relay::Rule,
+        world: &mut World<'_, '_, P>,
+    ) -> Option<usize> {
+        let place = self.users.iter().position(
+            |user| matches!(user, Some(User::Rule(_, relay)) if relay.rule().can_become(&rule)),
+        )?;
+        let Some(Some(User::Rule(name, relay))) = self.users.get_mut(place) else { return None };
+        name.clone_from(&rule.name);
+        let ended = relay.adjust(rule, world);
+        self.settle(place);
+        Some(ended)
+    }
+
+    /// Keeps what is left of a rule, or forgets who it was if nothing is.
+    fn put_ending(&mut self, place: usize, left: Option<Ending>) {
+        self.users[place] = left.map(User::Ending);
+        if self.users[place].is_none() {
+            self.owners.retain(|_, owner| (*owner / relay::OWNERS) as usize != place);
+        }
+    }
+
+    /// Has what is left of a rule, if it is that which has a place, see to what is new.
+    fn go_on_ending(&mut self, place: usize, go_on: impl FnOnce(Ending) -> Option<Ending>) {
+        let ending = self.users.get_mut(place);
+        let ending = ending.and_then(|user| user.take_if(|user| matches!(user, User::Ending(_))));
+        if let Some(User::Ending(ending)) = ending {
+            self.put_ending(place, go_on(ending));
+        }
     }
 
     /// Sees to what is new: of connections, by the engine's events, and because its time has come. How much.
@@ -230,6 +267,9 @@ impl Users {
                 echo.poll(interfaces.get(*at), engine, ctx);
             }
             Some(Some(User::Rule(_, relay))) => relay.poll(owner, world),
+            Some(Some(User::Ending(_))) => {
+                return self.go_on_ending(place, |ending| ending.poll(owner, world));
+            }
             None | Some(None) => {}
         }
         self.settle(place);
@@ -242,7 +282,7 @@ impl Users {
                 echo.poll(interfaces.get(*at), engine, ctx);
             }
             Some(Some(User::Rule(_, relay))) => relay.handle_timeout(world),
-            None | Some(None) => {}
+            None | Some(None | Some(User::Ending(_))) => {}
         }
         self.settle(place);
     }
@@ -271,6 +311,10 @@ impl Users {
                 echo.handle_event(socket, ready, interfaces.get(*at), engine, ctx);
             }
             Some(Some(User::Rule(_, relay))) => relay.handle_event(owner, socket, ready, world),
+            Some(Some(User::Ending(_))) => {
+                let go_on = |ending: Ending| ending.handle_event(owner, socket, ready, world);
+                return self.go_on_ending(place, go_on);
+            }
             None | Some(None) => {}
         }
         self.settle(place);
@@ -284,7 +328,7 @@ impl Users {
         }
         let due = match self.users.get_mut(place) {
             // It left while this was on its way.
-            None | Some(None) => return,
+            None | Some(None | Some(User::Ending(_))) => return,
             Some(Some(User::Service(_, echo))) => echo.poll_timeout(),
             Some(Some(User::Rule(_, relay))) => {
                 while let Some(notice) = relay.poll_notice() {
@@ -312,7 +356,7 @@ impl Users {
         let (place, notice) = self.notices.pop_front()?;
         match self.users.get(place)?.as_ref()? {
             User::Rule(name, _) => Some((name, notice)),
-            User::Service(..) => None,
+            User::Service(..) | User::Ending(_) => None,
         }
     }
 
@@ -329,7 +373,7 @@ impl Users {
     pub fn rules(&self) -> impl Iterator<Item = (&str, &Relay)> {
         self.users.iter().flatten().filter_map(|user| match user {
             User::Rule(name, relay) => Some((name.as_str(), relay)),
-            User::Service(..) => None,
+            User::Service(..) | User::Ending(_) => None,
         })
     }
 
@@ -337,7 +381,7 @@ impl Users {
     pub fn services(&self) -> impl Iterator<Item = (usize, &Echo)> {
         self.users.iter().flatten().filter_map(|user| match user {
             User::Service(at, echo) => Some((*at, echo)),
-            User::Rule(..) => None,
+            User::Rule(..) | User::Ending(_) => None,
         })
     }
 
@@ -353,6 +397,10 @@ impl Users {
 mod linx_tests;
 #[cfg(test)]
 mod machine;
+#[cfg(test)]
+mod rule_changes;
+#[cfg(test)]
+mod shares;
 #[cfg(test)]
 mod slow_servers;
 #[cfg(test)]

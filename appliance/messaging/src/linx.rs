@@ -510,6 +510,17 @@ impl MessageTransport for LinxTransport<'_> {
     }
 
     #[cold]
+    fn relimit(&mut self, owner: u32, connections: usize) {
+        for whose in self.ends.endpoints.values_mut() {
+            if let Whose::Listener(listener) = whose
+                && listener.owner == owner
+            {
+                listener.most = connections;
+            }
+        }
+    }
+
+    #[cold]
     fn unlisten(&mut self, owner: u32) {
         let keys: Vec<usize> = self
             .ends

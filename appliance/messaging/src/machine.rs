@@ -56,7 +56,7 @@ pub fn ip(n: u8) -> Ipv4Addr {
 
 /// The interface of a machine.
 pub fn interface(n: u8, now: Instant) -> Interface {
-    let mut interface = Interface::new(mac(n), 1500, n.into(), now);
+    let mut interface = Interface::new(mac(n), 1500, [n; 32], now);
     let addresses = vec![std::format!("{}/24", ip(n)).parse().unwrap()];
     let addressing = Addressing { addresses, ..Addressing::default() };
     interface.set_addressing(addressing, now).unwrap();
@@ -149,7 +149,13 @@ impl Machine {
 
     /// Has an echo service, which offers SMC-R or does not.
     pub fn echo(&mut self, offers: bool, limits: Limits) {
+        self.echo_for(offers, limits, limits.connections as u32);
+    }
+
+    /// Likewise, with so many connections of a host.
+    pub fn echo_for(&mut self, offers: bool, limits: Limits, per_host: u32) {
         let interface = &mut self.interface;
+        let limits = (limits, per_host);
         let make = |owner| Echo::new(interface, false, offers, limits, &Hosts::default(), owner);
         self.users.add_service(0, make);
     }

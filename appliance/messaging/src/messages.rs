@@ -44,6 +44,8 @@ pub trait MessageTransport: Transport<Connection = u32, Target = Wanted> {
     fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle>;
     /// Listens for connections of this end.
     fn listen(&mut self, end: &Wanted) -> Result<(), String>;
+    /// Accepts up to so many connections of an end at a time from here on. Those that there are stay.
+    fn relimit(&mut self, _owner: u32, _connections: usize) {}
     /// Ends that: connections that are not accepted yet end.
     fn unlisten(&mut self, owner: u32);
     /// What is new, and of which end of which rule.
@@ -115,6 +117,13 @@ impl Messages<'_> {
         match self.of(over(&end.name)) {
             Some(transport) => transport.listen(end),
             None => Err(format!("{}: nothing of the kind is in force", end.name)),
+        }
+    }
+
+    /// As [`MessageTransport::relimit`].
+    pub fn relimit(&mut self, end: &Wanted) {
+        if let Some(transport) = self.of(over(&end.name)) {
+            transport.relimit(end.owner, end.connections);
         }
     }
 

@@ -40,7 +40,7 @@ impl FromStr for MessageName {
         let pair = |rest: &str, form: &str| {
             let (first, second) = rest.split_once('/').ok_or_else(|| wrong(form))?;
             let is_name = |part: &str| {
-                (1..=255).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_graphic())
+                (1..=1024).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_graphic())
             };
             match is_name(first) && is_name(second) {
                 true => Ok((first.to_string(), second.to_string())),

@@ -336,6 +336,15 @@ impl MessageTransport for RioCmTransport<'_> {
     }
 
     #[cold]
+    fn relimit(&mut self, owner: u32, connections: usize) {
+        for port in 0..self.ports.count() {
+            let Some((_, ends)) = self.at(port) else { continue };
+            let its = ends.listeners.values_mut().filter(|listener| listener.owner == owner);
+            its.for_each(|listener| listener.most = connections);
+        }
+    }
+
+    #[cold]
     fn unlisten(&mut self, owner: u32) {
         for port in 0..self.ports.count() {
             let Some((end_point, ends)) = self.at(port) else { continue };

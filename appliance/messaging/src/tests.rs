@@ -306,3 +306,23 @@ fn the_stuck_go_on_when_there_is_room() {
     }
     panic!("{got:?}");
 }
+
+/// A client for whom no server answers is told of as all that are refused: who, which rule, why, and what to do.
+#[test]
+fn client_without_a_server_is_among_the_refused() {
+    let mut w = World::new(0, 8, BUFFER);
+    let limits = Limits { connections: 8, receive: BUFFER, transmit: BUFFER };
+    let backends = [3, 4].map(|n| Target::Socket(([10, 0, 0, 2], SERVER + n).into()));
+    w.gateway.add_rule("r0", Rule { backends: backends.into(), ..rule(RULES, limits) }, 9, w.now);
+    w.settle();
+    w.open(RULES, 1);
+    let refusal = w.gateway.engine.admission.refusals.pop().expect("nothing was refused");
+    assert_eq!(refusal.who, Some([10, 0, 0, 2].into()));
+    assert_eq!((refusal.what, refusal.reason), ("connection", "no_server"));
+    assert_eq!(refusal.asked, "rule r");
+    let advice = "no server of the rule answers (10.0.0.2:9003 and 1 more): start one";
+    assert!(refusal.advice.starts_with(advice), "{}", refusal.advice);
+    assert!(w.gateway.engine.admission.refusals.is_empty(), "one for each client");
+    let counters = w.gateway.users.rules().map(|(_, relay)| *relay.counters()).next().unwrap();
+    assert_eq!(counters.refused, 1);
+}

@@ -1,7 +1,8 @@
 //! What was refused: the last of it for `show refused`, a line in the log for each, and a count of each
-//! kind and reason. A host that is refused again and again does not fill the log: a few lines a second are
-//! written, and of the others how many there were.
+//! kind and reason. A host that is refused again and again does not fill the log, which counts repeats
+//! ([`crate::log_ring`]).
 
+use crate::log_ring;
 use crate::report::Value;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -11,9 +12,8 @@ use std::collections::VecDeque;
 
 /// Refusals that `show refused` shows.
 const SHOWN: usize = 32;
-/// Lines that may be written to the log at once, and how often there is one more.
-const BURST: u32 = 16;
-const PACE: Duration = Duration::from_millis(500);
+/// How often the number of those of which nothing else is known is logged.
+const PACE: Duration = Duration::from_secs(60);
 
 /// One kind of refusal, counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,17 +31,15 @@ pub struct Count {
 pub struct Refused {
     last: VecDeque<(Instant, Refusal)>,
     counts: Vec<Count>,
-    /// Lines that may be written to the log now, and when that was counted.
-    lines: u32,
-    counted: Instant,
-    /// Refusals since the last line that have none.
-    unsaid: u64,
+    /// Refusals of which nothing else is known since their number was logged, and when that was.
+    unknown: u64,
+    told: Option<Instant>,
 }
 
 impl Default for Refused {
     fn default() -> Self {
         let last = VecDeque::with_capacity(SHOWN);
-        Refused { last, counts: Vec::new(), lines: BURST, counted: Instant::ZERO, unsaid: 0 }
+        Refused { last, counts: Vec::new(), unknown: 0, told: None }
     }
 }
 
@@ -52,31 +50,23 @@ impl Refused {
             self.add(refusal, now);
         }
         for (what, reason, count) in refusals.take_more() {
-            self.unsaid += count;
+            self.unknown += count;
             self.count(what, reason, count);
+        }
+        if self.unknown > 0 && self.told.is_none_or(|told| told + PACE <= now) {
+            let more = core::mem::take(&mut self.unknown);
+            self.told = Some(now);
+            log_ring::refused(
+                "more",
+                format_args!("{more} more were refused (isthmus_refused_total says what and why)"),
+            );
         }
     }
 
     /// Adds one refusal.
     pub fn add(&mut self, refusal: Refusal, now: Instant) {
         self.count(refusal.what, refusal.reason, 1);
-        let earned = now.since(self.counted).as_nanos() / PACE.as_nanos();
-        if earned > 0 {
-            let earned = u32::try_from(earned).unwrap_or(BURST);
-            self.lines = self.lines.saturating_add(earned).min(BURST);
-            self.counted = now;
-        }
-        match self.lines.checked_sub(1) {
-            Some(left) => {
-                self.lines = left;
-                if self.unsaid > 0 {
-                    let unsaid = core::mem::take(&mut self.unsaid);
-                    log::warn!("{unsaid} more were refused (show refused, isthmus_refused_total)");
-                }
-                log::warn!("{}", line(&refusal));
-            }
-            None => self.unsaid += 1,
-        }
+        log_ring::refused(refusal.reason, format_args!("{}", line(&refusal)));
         if self.last.len() == SHOWN {
             self.last.pop_front();
         }
@@ -143,9 +133,12 @@ mod tests {
         assert_eq!(refused.counts(), [count("host_not_admitted", 40), count("limit", 3)]);
         assert_eq!(refused.last.len(), SHOWN);
         assert_eq!(refused.last.back().map(|(_, last)| last.reason), Some("limit"));
-        assert_eq!((refused.lines, refused.unsaid), (0, 43 - u64::from(BURST)));
-        refused.add(refusal("limit"), Instant::ZERO + PACE);
-        assert_eq!(refused.unsaid, 0, "said as soon as there is a line for it");
+        assert_eq!((refused.unknown, refused.told), (0, Some(Instant::ZERO)));
+        refusals.count("connection", "limit", 5);
+        refused.take(&mut refusals, Instant::ZERO + PACE / 2);
+        assert_eq!(refused.unknown, 5, "their number is logged once a minute");
+        refused.take(&mut refusals, Instant::ZERO + PACE);
+        assert_eq!(refused.unknown, 0);
     }
 
     #[test]

@@ -163,11 +163,14 @@ impl Bridge {
                         }
                     }
                 }
-                None => Err("a bridge that no [[ntb]] is for".into()),
+                None => {
+                    device.keep_from_memory();
+                    Err("a bridge that no [[ntb]] is for".into())
+                }
             };
             if let Err(why) = made {
                 log::error!("{location}: {why}");
-                unclaimed.push(UnclaimedDevice::failed(location, why));
+                unclaimed.push(UnclaimedDevice::closed_bridge(location, why));
             }
         }
         for number in wanted {
@@ -184,7 +187,7 @@ impl Bridge {
         platform: &mut dyn Platform,
         rng: &mut dyn RngCore,
     ) -> Result<(Self, Ntrdma), String> {
-        let opened = device.open_bridge(platform, ntb.side());
+        let opened = device.open_bridge(platform, ntb.side(), ntb.trusts_peer());
         let mut opened = opened.map_err(|error| format!("ntb.{number}: {error}"))?;
         let ntrdma = provider(number, ntb, opened.exposed(), rng)?;
         let engine = engines.serve(&format!("ntb{number}"), &mut *opened, platform);

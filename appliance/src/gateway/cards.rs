@@ -1,27 +1,16 @@
-//! Cards that do RoCE themselves: how they are opened, and who is to be asked for the hardware addresses of their peers.
+//! Cards that do RoCE themselves: how they are opened.
 
-use super::network::Network;
-use super::ports::PortSlot;
 use super::rdma_stack::RdmaStack;
-use super::worker::Worker;
 use crate::config::{Config, Net, RoceBy};
 #[cfg(feature = "mlx5")]
 use connectx::{ConnectX, Error, Function};
-use core::net::IpAddr;
-use core::time::Duration;
 use drivers::device::OpenedPort;
 #[cfg(feature = "mlx5")]
 use drivers::ethernet::mlx5::Mlx5Port;
-use drivers::hal::{Arena, Instant, Port};
+use drivers::hal::{Arena, Port};
 use management::status::CardReport;
-use net::Resolution;
 use provider_set::ProviderSet;
 use rand_core::RngCore;
-
-/// Hosts whose hardware addresses are wanted at a time; those that gave way are asked for when they say something again.
-const MOST_WANTED: usize = 64;
-/// How long a host may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A port that was looked at: any loop can have it, which shares it with a card if its device may do RoCE; or the first loop
 /// shares it with one.
@@ -180,79 +169,4 @@ pub(super) fn report(stack: &RdmaStack, place: usize) -> Option<CardReport> {
 #[cfg(not(feature = "mlx5"))]
 pub(super) fn report(_: &RdmaStack, _: usize) -> Option<CardReport> {
     None
-}
-
-/// Hosts that have said something to a card, and whose hardware addresses are wanted.
-#[derive(Debug, Default)]
-pub(super) struct Strangers {
-    /// With the core and the place of the port, and until when they may answer.
-    list: Vec<(usize, usize, IpAddr, Instant)>,
-    is_news: bool,
-}
-
-impl Strangers {
-    /// Notes a host of a port at a place of a core's.
-    pub fn add(&mut self, core: usize, place: usize, host: IpAddr, now: Instant) {
-        if self.list.iter().any(|&(of, at, one, _)| (of, at, one) == (core, place, host)) {
-            return;
-        }
-        if self.list.len() == MOST_WANTED {
-            // It has had the longest time to answer.
-            self.list.remove(0);
-        }
-        self.list.push((core, place, host, now + PATIENCE));
-        self.is_news = true;
-    }
-
-    /// Whether the control plane is to look.
-    pub fn take_news(&mut self) -> bool {
-        core::mem::take(&mut self.is_news)
-    }
-
-    /// The hosts that were noted, with the places of the ports, for another loop's control plane.
-    pub fn drain(&mut self) -> impl Iterator<Item = (usize, IpAddr)> {
-        self.is_news = false;
-        self.list.drain(..).map(|(_, place, host, _)| (place, host))
-    }
-}
-
-impl Strangers {
-    /// Asks the tables of neighbours for hosts that cards want to know, of this loop and of others.
-    pub fn find(
-        &mut self,
-        providers: &mut ProviderSet,
-        ports: &mut [PortSlot],
-        workers: &mut [Worker],
-        networks: &mut [Network],
-        now: Instant,
-    ) {
-        for slot in ports.iter_mut() {
-            let (core, place) = (slot.core, slot.place);
-            let Some(punt_port) = &mut slot.punt_port else { continue };
-            punt_port.strangers().for_each(|host| self.add(core, place, host, now));
-        }
-        self.is_news = false;
-        self.list.retain(|&(core, place, host, until)| {
-            let is_it = |slot: &PortSlot| slot.core == core && slot.place == place;
-            let network = ports.iter().position(is_it).and_then(|number| networks.get_mut(number));
-            let Some(network) = network else { return false };
-            match network.interface.resolve(host, now) {
-                Resolution::Known(mac) => {
-                    let Some(worker) = workers.iter_mut().find(|one| one.core == core) else {
-                        providers.learn_neighbour_at(place, host, mac);
-                        return false;
-                    };
-                    let told = worker.tell(move |plane| {
-                        if let Some(stack) = &mut plane.rdma_stack {
-                            stack.providers.learn_neighbour_at(place, host, mac);
-                        }
-                    });
-                    !told && now < until
-                }
-                // The answer is a frame for the control plane, which looks here again.
-                Resolution::Pending => now < until,
-                Resolution::Unreachable | Resolution::NoRoute => false,
-            }
-        });
-    }
 }

@@ -1,6 +1,6 @@
 //! The control plane's stage of a round: the interfaces with what stands on them, and the frames to them and from them.
 
-use super::network::{Network, tell_addresses, verdict};
+use super::network::{Network, log_notices, tell_addresses, verdict};
 use super::plane::DataPlane;
 use super::ports::{PortSlot, QueueSlot};
 use super::rdma_stack::RdmaStack;
@@ -40,7 +40,8 @@ pub(super) fn poll(
     let plane = &mut state.plane;
     plane.udp_engines.next_hops.find(&state.own_ports, networks, now);
     if let Some(RdmaStack { strangers, providers, .. }) = &mut plane.rdma_stack {
-        strangers.find(providers, &mut state.ports, &mut state.workers, networks, now);
+        let ports = (&mut state.ports[..], &mut state.queues[..]);
+        strangers.find(providers, ports, &mut state.workers, networks, now);
         if let Some(rping) = &mut plane.rping {
             rping.find_way(providers, &state.ports, networks, now);
         }
@@ -78,12 +79,10 @@ pub(super) fn poll(
         network.seen = Some(network.interface.activity());
         network.services_due = network.services_timeout();
         let addresses = &mut state.ports[i].addresses;
-        let conflicts = addresses.counters.conflicts;
+        let net::Counters { cookie_guesses, .. } = addresses.counters;
         addresses.counters = network.interface.counters();
-        if conflicts == 0 && addresses.counters.conflicts > 0 {
-            let name = &state.ports[i].name;
-            log::warn!("{name}: another station uses an address of ours: see `show interfaces`");
-        }
+        log_notices(&mut network.interface, &state.ports[i].name);
+        network.note_guesses(&state.ports[i].name, cookie_guesses, now);
         if network.path_changes != network.interface.path_changes() {
             network.path_changes = network.interface.path_changes();
             tell_small_paths(network, &state.ports[i], state.plane.rdma_stack.as_mut());
@@ -184,8 +183,8 @@ pub(super) fn transmit(networks: &mut [Network], state: &mut State, now: Instant
 
 fn carry_out(order: PingOrder, networks: &mut [Network], state: &mut State, now: Instant) {
     match order {
-        PingOrder::Start(target, count) => {
-            let options = Options { count, ..Options::default() };
+        PingOrder::Start(target, count, size) => {
+            let options = Options { count, size, ..Options::default() };
             let way = networks.iter_mut().find(|n| n.interface.next_hop(target).is_some());
             let started = way.map(|network| {
                 let ident = now.as_nanos() as u16;

@@ -1,26 +1,69 @@
-//! Which of several disks is taken, by what operators, clients and careless hands may have done to them.
+//! Which disk is taken for what, by what operators, clients, careless hands and failing disks may have done to them.
 
 use super::super::disks::SharedDisk;
 use super::*;
-use crate::config::Document;
-use drivers::hal::{Completion, Features, Geometry, SubmitError};
+use crate::config::{Document, Sources};
+use core::cell::Cell;
+use crc::{CRC_32_ISO_HDLC, Crc};
+use drivers::hal::{
+    Completion, Disk, DiskError, Features, Geometry, Instant, Operation, Request, SubmitError,
+};
+use proptest::prelude::*;
+use release::layout;
+use std::collections::VecDeque;
 
-/// A disk that answers nothing: choosing does not ask it.
-struct Silent;
+const SIZE: usize = 256 << 10;
+const EFI: [u8; 16] = [
+    0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b,
+];
+/// What the operator has saved: the clients' disk is theirs as a whole.
+const SAVED: &str = "[system]\nhostname = \"saved\"\n[http]\nhosts = [\"10.0.0.2\"]\n\
+                     [[volume]]\nname = \"data\"\ndisk = \"serial:client\"\n\
+                     [[export]]\nname = \"data\"\nvolume = \"data\"\nhosts = [\"10.0.0.2\"]\n";
+/// What another source says, with all doors open.
+const OPEN: &[u8] =
+    b"[roce]\nservices = true\n[[rule]]\nname = \"r\"\nlisten = 99\nbackend = \"10.0.0.9:99\"\n";
 
-impl Disk for Silent {
+/// What a disk does when it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Well,
+    Silent,
+    Fails,
+}
+
+/// A disk in memory.
+struct Ram {
+    bytes: Vec<u8>,
+    health: Health,
+    done: VecDeque<Completion>,
+}
+
+impl Disk for Ram {
     fn geometry(&self) -> Geometry {
-        Geometry { sectors: 4096, features: Features::empty(), ..Geometry::ABSENT }
+        let sectors = (self.bytes.len() / 512) as u64;
+        let max_transfer = 64 << 10;
+        Geometry { sectors, max_transfer, features: Features::empty(), ..Geometry::ABSENT }
     }
     fn depth(&self) -> usize {
         1
     }
-    fn submit(&mut self, _: &Request) -> Result<(), SubmitError> {
-        Err(SubmitError::Full)
+    fn submit(&mut self, request: &Request) -> Result<(), SubmitError> {
+        assert!(matches!(request.operation, Operation::Read), "choosing changes nothing");
+        let at = request.sector as usize * 512;
+        let bytes = self.bytes.get(at..at + request.data.len()).ok_or(SubmitError::Range)?;
+        request.data.write(0, bytes).unwrap();
+        let result = match self.health {
+            Health::Well => Ok(()),
+            Health::Silent => return Ok(()),
+            Health::Fails => Err(DiskError::Io),
+        };
+        self.done.push_back(Completion { tag: request.tag, result });
+        Ok(())
     }
     fn flush_queue(&mut self) {}
     fn poll(&mut self) -> Option<Completion> {
-        None
+        self.done.pop_front()
     }
     fn set_interrupts(&mut self, _: bool) {}
     fn interrupts(&self) -> u64 {
@@ -28,75 +71,332 @@ impl Disk for Silent {
     }
 }
 
-const PLAIN: Look = Look { boots: false, config: None, slots: None, bare_config: false };
-const BARE: Look = Look { bare_config: true, ..PLAIN };
-const PARTITION: Look = Look { config: Some(Stretch { first: 128, sectors: 128 }), ..PLAIN };
-const BOOT: Look = Look { boots: true, ..PARTITION };
+/// A clock that goes on with each look.
+#[derive(Default)]
+struct Steps(Cell<u64>);
 
-/// Which of these disks (serial number, what it holds) is taken beside other sources that say `words`.
-fn chosen(
-    disks: &[(&str, Look)],
-    wanted: Option<&str>,
-    words: &[(&str, &str)],
-) -> Result<Option<usize>, String> {
-    let slot = |(number, (serial, look)): (usize, &(&str, Look))| DiskSlot {
-        name: format!("disk{number}"),
-        serial: serial.to_string(),
-        model: String::new(),
-        firmware: String::new(),
-        location: format!("pci:0000:00:{:02x}.0", number + 3),
-        device: String::new(),
-        geometry: Silent.geometry(),
-        disk: SharedDisk::new(Box::new(Silent)),
-        role: if look.boots { Role::Boot } else { Role::Free },
+impl Clock for Steps {
+    fn now(&self) -> Instant {
+        self.0.set(self.0.get() + 100_000_000);
+        Instant::from_nanos(self.0.get())
+    }
+}
+
+/// A disk of a machine.
+#[derive(Clone, Debug)]
+struct Given {
+    serial: &'static str,
+    bytes: Vec<u8>,
+    health: Health,
+}
+
+fn given(serial: &'static str, mut bytes: Vec<u8>) -> Given {
+    bytes.resize(SIZE, 0);
+    Given { serial, bytes, health: Health::Well }
+}
+
+fn area(text: Option<&str>) -> Vec<u8> {
+    crate::config::disk::format(text).unwrap()
+}
+
+/// A disk with a table of partitions: type, first sector, contents.
+fn table(partitions: &[([u8; 16], usize, Vec<u8>)]) -> Vec<u8> {
+    const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
+    let mut disk = vec![0; SIZE];
+    for (number, (kind, first, contents)) in partitions.iter().enumerate() {
+        let entry = &mut disk[1024 + 128 * number..][..128];
+        entry[..16].copy_from_slice(kind);
+        let last = first + contents.len().div_ceil(512).max(1) - 1;
+        entry[32..40].copy_from_slice(&(*first as u64).to_le_bytes());
+        entry[40..48].copy_from_slice(&(last as u64).to_le_bytes());
+        disk[first * 512..][..contents.len()].copy_from_slice(contents);
+    }
+    let entries = CRC32.checksum(&disk[1024..1024 + 128 * 128]);
+    let header = &mut disk[512..512 + 92];
+    header[..8].copy_from_slice(b"EFI PART");
+    header[12..16].copy_from_slice(&92u32.to_le_bytes());
+    header[72..80].copy_from_slice(&2u64.to_le_bytes());
+    header[80..84].copy_from_slice(&128u32.to_le_bytes());
+    header[84..88].copy_from_slice(&128u32.to_le_bytes());
+    header[88..92].copy_from_slice(&entries.to_le_bytes());
+    let crc = CRC32.checksum(header);
+    header[16..20].copy_from_slice(&crc.to_le_bytes());
+    disk
+}
+
+/// A disk as `./isthmus image raw` makes it, with a document.
+fn bootable(text: Option<&str>) -> Vec<u8> {
+    table(&[
+        (EFI, 64, vec![1; 512]),
+        (layout::config_type_on_disk(), 128, area(text)),
+        (layout::partition_type_on_disk(), 320, vec![0; 32 << 10]),
+    ])
+}
+
+/// How the disk with the configuration is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Serial,
+    Named,
+    Booted,
+}
+
+const WAYS: [Way; 3] = [Way::Serial, Way::Named, Way::Booted];
+
+impl Way {
+    fn disk(self) -> Given {
+        match self {
+            Way::Serial => given(SERIAL, area(Some(SAVED))),
+            Way::Named => {
+                let partition = (layout::config_type_on_disk(), 128, area(Some(SAVED)));
+                given("mine", table(&[partition]))
+            }
+            Way::Booted => given("system", bootable(Some(SAVED))),
+        }
+    }
+}
+
+/// What comes of a start.
+#[derive(Debug, PartialEq)]
+struct Start {
+    chosen: Option<usize>,
+    slots: Option<(usize, Stretch)>,
+    roles: Vec<Role>,
+    unreachable: Option<String>,
+    config: Config,
+    closed: bool,
+}
+
+/// A start with these disks, `own` of which is the one that the machine was started from.
+fn start(disks: &[Given], named: Option<&str>, own: Option<usize>, fw_cfg: &[u8]) -> Start {
+    let place = |number: usize| format!("pci:0000:00:{:02x}.0", number + 3);
+    let command_line = match own {
+        Some(number) => format!("isthmus-disk={},saved", place(number)),
+        None => String::new(),
     };
-    let slots: Vec<DiskSlot> = disks.iter().enumerate().map(slot).collect();
-    let looks: Vec<Look> = disks.iter().map(|(_, look)| *look).collect();
-    let mut document = Document::default();
-    for (path, value) in words {
-        document.set(path, value).unwrap();
+    start_by(disks, named, &command_line, fw_cfg)
+}
+
+fn start_by(disks: &[Given], named: Option<&str>, command_line: &str, fw_cfg: &[u8]) -> Start {
+    let slot = |(number, disk): (usize, &Given)| {
+        let ram = Ram { bytes: disk.bytes.clone(), health: disk.health, done: VecDeque::new() };
+        DiskSlot {
+            name: format!("disk{number}"),
+            serial: disk.serial.to_string(),
+            model: String::new(),
+            firmware: String::new(),
+            location: format!("pci:0000:00:{:02x}.0", number + 3),
+            device: format!("serial:{}", disk.serial),
+            geometry: ram.geometry(),
+            disk: SharedDisk::new(Box::new(ram)),
+            role: Role::Free,
+        }
+    };
+    let mut slots: Vec<DiskSlot> = disks.iter().enumerate().map(slot).collect();
+    let mut sources = Sources { fw_cfg: Some(fw_cfg), command_line, ..Sources::default() };
+    let (others, _) = Document::load(&sources);
+    let outside = Outside { named, command_line, others: others.config(), failed: &[] };
+    let mut arena = Arena::on_heap(2 << 20);
+    let known = find(&mut slots, &outside, &mut arena, &Steps::default());
+    sources.disk = known.text.as_deref();
+    sources.disk_unreachable = known.unreachable.as_deref();
+    let (document, _) = Document::load(&sources);
+    known.protect(&mut slots, document.config());
+    Start {
+        chosen: known.place.as_ref().map(|(number, _)| *number),
+        slots: known.slots,
+        roles: slots.iter().map(|slot| slot.role).collect(),
+        unreachable: known.unreachable.clone(),
+        config: document.config().clone(),
+        closed: document.is_closed(),
     }
-    choose(&slots, &looks, wanted, document.config())
+}
+
+/// Whether what the saved document has closed is open.
+fn is_open(start: &Start) -> bool {
+    let config = &start.config;
+    let open = config.open_to_everybody();
+    // Reports are not told while it is closed.
+    open.iter().any(|what| what != "http" || !start.closed) || config.http.token_sha256.is_some()
+}
+
+/// What a client may have written to a disk that it has as a whole.
+fn written() -> impl Strategy<Value = Vec<u8>> {
+    let evil = "[system]\nhostname = \"evil\"\n";
+    let iso = {
+        let mut bytes = vec![0; 40 << 10];
+        bytes[(32 << 10) + 1..][..5].copy_from_slice(b"CD001");
+        bytes[(32 << 10) + 40..][..8].copy_from_slice(b"ISTHMUS ");
+        bytes
+    };
+    let known = prop::sample::select(vec![
+        Vec::new(),
+        area(Some(evil)),
+        table(&[(layout::config_type_on_disk(), 128, area(Some(evil)))]),
+        table(&[(layout::partition_type_on_disk(), 128, vec![0; 32 << 10])]),
+        bootable(Some(evil)),
+        bootable(None),
+        iso,
+    ]);
+    let noise = prop::collection::vec((0..SIZE, any::<u8>()), 0..40);
+    (known, noise).prop_map(|(mut bytes, noise)| {
+        bytes.resize(SIZE, 0);
+        noise.into_iter().for_each(|(at, byte)| bytes[at] = byte);
+        bytes
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+    /// Nothing that clients write to the disk that they have decides anything.
+    #[test]
+    fn bytes_on_a_disk_that_is_given_away_change_nothing(
+        bytes in written(), way in prop::sample::select(&WAYS[..]), first: bool,
+    ) {
+        let run = |bytes: Vec<u8>| {
+            let mut disks = vec![way.disk(), given("client", bytes)];
+            if first {
+                disks.reverse();
+            }
+            let own = (way == Way::Booted).then_some(usize::from(first));
+            let named = (way == Way::Named).then_some("serial:mine");
+            start(&disks, named, own, b"")
+        };
+        let told = run(bytes);
+        prop_assert_eq!(told.config.system.hostname.as_str(), "saved");
+        prop_assert_eq!(told.roles[usize::from(!first)], Role::Free);
+        prop_assert_eq!(told, run(Vec::new()));
+    }
+
+    /// What a config disk has closed stays closed whatever is wrong with it.
+    #[test]
+    fn a_fault_of_the_config_disk_opens_nothing(
+        bytes in written(), way in prop::sample::select(&WAYS[..]), fault in 0..4, first: bool,
+    ) {
+        // Nobody has said that there is a disk of this serial number.
+        prop_assume!((way, fault) != (Way::Serial, 0));
+        let mut disks = vec![way.disk(), given("client", bytes)];
+        let mut own = (way == Way::Booted).then(|| "isthmus-disk=pci:0000:00:03.0,saved".to_string());
+        match fault {
+            0 => drop(disks.remove(0)),
+            1 => disks[0].health = Health::Silent,
+            2 => disks[0].health = Health::Fails,
+            _ if way == Way::Booted => disks[0].bytes[512] ^= 1,
+            _ => disks.push(way.disk()),
+        }
+        if first {
+            disks.reverse();
+        }
+        if let Some(own) = &mut own {
+            let at = disks.iter().position(|disk| disk.serial == "system").unwrap_or(9);
+            *own = format!("isthmus-disk=pci:0000:00:{:02x}.0,saved", at + 3);
+        }
+        let named = (way == Way::Named).then_some("serial:mine");
+        let told = start_by(&disks, named, own.as_deref().unwrap_or_default(), OPEN);
+        prop_assert!(told.closed && told.unreachable.is_some(), "{told:?}");
+        prop_assert!(!is_open(&told), "{told:?}");
+        prop_assert_eq!(told.config.system.hostname.as_str(), "isthmus");
+    }
 }
 
 #[test]
-fn contents_alone_make_no_configuration_disk() {
-    assert_eq!(chosen(&[("", BARE), ("data", BARE)], None, &[]), Ok(None));
-    assert_eq!(chosen(&[("", BARE), (SERIAL, PLAIN)], None, &[]), Ok(Some(1)));
-    assert_eq!(chosen(&[("", BARE), ("", PARTITION)], None, &[]), Ok(Some(1)));
+fn a_disk_that_holds_a_configuration_and_is_not_named_is_not_used_and_closes() {
+    let partition = table(&[(layout::config_type_on_disk(), 128, area(Some(SAVED)))]);
+    for bytes in [area(Some(SAVED)), partition, bootable(Some(SAVED))] {
+        let disks = [given("old", bytes.clone())];
+        let told = start(&disks, None, None, OPEN);
+        assert!(told.closed && !is_open(&told), "{told:?}");
+        let why = told.unreachable.unwrap();
+        assert!(why.contains("config_disk=serial:old") && why.contains(SERIAL), "{why}");
+        // Named, it is what it was.
+        let told = start(&disks, Some("serial:old"), None, OPEN);
+        assert_eq!((told.chosen, told.config.system.hostname.as_str()), (Some(0), "saved"));
+        // An operator who says that there is none is believed.
+        let told = start(&disks, Some("none"), None, OPEN);
+        assert!(!told.closed && told.chosen.is_none());
+        // Where clients could have written it, it means nothing.
+        let whole = b"[[volume]]\nname = \"data\"\ndisk = \"serial:old\"\n";
+        let told = start(&disks, None, None, whole);
+        assert_eq!((told.closed, told.chosen, told.roles[0]), (false, None, Role::Free));
+    }
 }
 
 #[test]
-fn a_serial_number_counts_more_than_a_partition_and_the_operator_most() {
-    let disks = [("", PARTITION), (SERIAL, BARE), ("mine", BARE)];
-    assert_eq!(chosen(&disks, None, &[]), Ok(Some(1)));
+fn a_named_disk_counts_more_than_a_serial_number_and_that_more_than_the_boot_disk() {
+    let disks = [
+        given("system", bootable(None)),
+        given(SERIAL, area(Some("[system]\nhostname = \"serial\"\n"))),
+        given("mine", area(Some(SAVED))),
+    ];
+    assert_eq!(start(&disks, None, Some(0), b"").chosen, Some(1));
+    assert_eq!(start(&disks[..1], None, Some(0), b"").chosen, Some(0));
     for name in ["serial:mine", "pci:0000:00:05.0", "disk2"] {
-        assert_eq!(chosen(&disks, Some(name), &[]), Ok(Some(2)), "{name}");
+        let told = start(&disks, Some(name), Some(0), b"");
+        assert_eq!((told.chosen, told.slots.map(|(disk, _)| disk)), (Some(2), Some(0)), "{name}");
+        assert_eq!(told.roles, [Role::Boot, Role::Free, Role::Configuration]);
     }
-    for wrong in ["serial:other", "pci:0000:00:06.0", "nonsense", "mac:02:00:00:00:00:01"] {
-        assert!(chosen(&disks, Some(wrong), &[]).is_err(), "{wrong}");
+    for wrong in ["serial:other", "pci:0000:00:06.0", "nonsense", "mac:02:00:00:00:00:01", ""] {
+        let told = start(&disks, Some(wrong), Some(0), OPEN);
+        assert!(told.chosen.is_none() && told.closed && !is_open(&told), "{wrong}");
+    }
+    // A document of another source names it as well.
+    let named = Document::load(&Sources {
+        image: Some(b"[system]\nconfig_disk = \"serial:mine\"\n"),
+        ..Sources::default()
+    });
+    assert_eq!(named.0.config().system.config_disk.as_ref().unwrap().to_string(), "serial:mine");
+}
+
+#[test]
+fn a_disk_that_other_sources_give_away_keeps_no_configuration() {
+    for (serial, named) in [(SERIAL, None), ("mine", Some("serial:mine"))] {
+        let whole = format!("[[volume]]\nname = \"x\"\ndisk = \"serial:{serial}\"\n");
+        let told = start(&[given(serial, area(Some(SAVED)))], named, None, whole.as_bytes());
+        assert!(told.chosen.is_none() && told.closed && !is_open(&told), "{told:?}");
+        // Of extents no client reaches the table.
+        let part = format!("{whole}size = \"1MiB\"\n");
+        let told = start(&[given(serial, area(Some(SAVED)))], named, None, part.as_bytes());
+        assert_eq!(told.chosen, Some(0));
     }
 }
 
 #[test]
-fn of_two_none_is_taken() {
-    assert!(chosen(&[(SERIAL, BARE), (SERIAL, BARE)], None, &[]).is_err());
-    assert!(chosen(&[("", PARTITION), ("", PARTITION)], None, &[]).is_err());
-    assert!(chosen(&[("a", BARE), ("a", BARE)], Some("serial:a"), &[]).is_err());
+fn slots_are_those_of_the_disk_that_was_booted() {
+    let disks = [given("a", bootable(None)), given("b", bootable(None))];
+    for own in [0, 1] {
+        let told = start(&disks, None, Some(own), b"");
+        assert_eq!((told.slots.map(|(disk, _)| disk), told.chosen), (Some(own), Some(own)));
+        assert_eq!(
+            told.roles,
+            [Role::Boot; 2],
+            "the other one is not to be overwritten by mistake"
+        );
+    }
+    // From a CD or a network there are none.
+    assert_eq!(start(&disks, Some("none"), None, b"").slots, None);
+}
+
+/// A release of today in a slot, started by a front end of earlier.
+#[test]
+fn an_old_front_end_s_disk_is_the_only_one_with_slots() {
+    let system = || given("system", bootable(Some(SAVED)));
+    let old = |disks: &[Given]| start_by(disks, None, "isthmus-slot=a,trial", OPEN);
+    let told = old(&[given("data", Vec::new()), system()]);
+    assert_eq!((told.chosen, told.slots.map(|(disk, _)| disk)), (Some(1), Some(1)));
+    // Two, or one that could not be read: then it is not plain.
+    let silent = Given { health: Health::Silent, ..given("data", Vec::new()) };
+    for other in [given("data", bootable(Some("[system]\nhostname = \"evil\"\n"))), silent] {
+        let told = old(&[other, system()]);
+        assert!(told.chosen.is_none() && told.slots.is_none(), "{told:?}");
+        assert!(told.closed && !is_open(&told), "{told:?}");
+    }
 }
 
 #[test]
-fn a_partition_that_a_client_may_have_written_does_not_count() {
-    let disks = [("", BOOT), ("data", PARTITION)];
-    for name in ["1", "serial:data", "pci:0000:00:04.0"] {
-        let whole = [("volume.0.name", "data"), ("volume.0.disk", name)];
-        assert_eq!(chosen(&disks, None, &whole), Ok(Some(0)), "{name}");
-        assert_eq!(chosen(&disks[1..], None, &[whole[0], ("volume.0.disk", "0")]), Ok(None));
-    }
-    // Of extents no client reaches the table.
-    let part = [("volume.0.name", "x"), ("volume.0.disk", "0"), ("volume.0.size", "1MiB")];
-    assert_eq!(chosen(&disks[1..], None, &part), Ok(Some(0)));
-    // The boot disk is never a volume, whatever is written.
-    let boot = [("volume.0.name", "x"), ("volume.0.disk", "0")];
-    assert_eq!(chosen(&disks[..1], None, &boot), Ok(Some(0)));
+fn a_disk_that_does_not_even_say_who_it_is_may_be_the_config_disk() {
+    let silent = |serial| Given { health: Health::Fails, ..given(serial, Vec::new()) };
+    assert!(start(&[silent("")], None, None, OPEN).closed);
+    assert!(!start(&[silent("data")], None, None, OPEN).closed);
+    assert!(!start(&[silent("")], Some("none"), None, OPEN).closed);
+    assert!(!start(&[silent(""), Way::Serial.disk()], None, None, b"").closed);
 }

@@ -57,6 +57,7 @@
 //! machine. A panic is handled in `appliance/image/src/platform/last_words.rs`.
 
 mod atomics;
+mod boot_disk;
 mod bridge;
 mod brief;
 mod cards;
@@ -64,6 +65,7 @@ mod clients;
 mod control;
 mod disk_pool;
 mod disk_queues;
+mod disk_transfer;
 mod disks;
 mod ending;
 mod followers;
@@ -95,10 +97,12 @@ mod service;
 mod smc;
 mod stages;
 mod start;
+mod startable;
 mod state;
 mod statuses;
 mod storage;
 mod storage_cores;
+mod strangers;
 mod syslog;
 mod tagged_port;
 mod tls;
@@ -107,6 +111,7 @@ mod udp_engines;
 mod upgrade;
 mod usnic;
 mod volumes;
+mod wall_clock;
 mod watchdog;
 mod worker;
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
@@ -211,7 +216,7 @@ impl Gateway {
         if control {
             controlled = control::poll(networks, state, &mut self.pages, now);
             let system = &state.document.config().system;
-            controlled += self.syslog.poll(networks, system, state.log, state.epoch, now);
+            controlled += self.syslog.poll(networks, system, state.log, &state.clock, now);
         }
         let mut sent = state.plane.transmit_fabric(now);
         if control {
@@ -317,6 +322,7 @@ impl Gateway {
         };
         let nap = nap.map(|nap| now + nap);
         let console = (!self.console_quiet).then_some(self.console_due + CONSOLE_PATIENCE);
-        Instant::first([self.control_due, self.state.poll_timeout(), nap, console])
+        let log = self.state.log.due();
+        Instant::first([self.control_due, self.state.poll_timeout(), nap, console, log])
     }
 }

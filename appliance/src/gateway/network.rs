@@ -5,7 +5,8 @@ use crate::config::{Config, Http};
 use crate::console::Progress;
 use crate::families::OfMeasure;
 use core::net::IpAddr;
-use drivers::hal::Instant;
+use core::time::Duration;
+use drivers::hal::{Instant, Severity};
 use management::Web;
 use net::hosts::Hosts;
 use net::http::access::Doors;
@@ -15,6 +16,9 @@ use net::tls::Tls;
 use net::{Addressing, Cidr, Interface};
 use perf_responders::tcp_control::TcpControl;
 use std::sync::Arc;
+
+/// How often the same is reported.
+const REPORT: Duration = Duration::from_secs(60);
 
 /// One interface with its services.
 pub(super) struct Network {
@@ -28,6 +32,8 @@ pub(super) struct Network {
     pub generation: Option<u64>,
     /// The changes of its path MTUs that RDMA was told of.
     pub path_changes: u64,
+    /// When guesses of SYN cookies were reported last.
+    guesses_told: Option<Instant>,
     /// The interface's activity that was seen last.
     pub seen: Option<u64>,
     /// When a service has something to do though nothing arrives. Services are woken by the interface's
@@ -42,10 +48,11 @@ impl Network {
         index: usize,
         config: &Config,
         tls: Option<Arc<Tls>>,
-        seed: u64,
+        seed: [u8; 32],
         now: Instant,
     ) -> Self {
         let mut interface = Interface::new(slot.mac, slot.mtu, seed, now);
+        interface.detect_duplicates(now);
         interface.set_hostname(String::leak(config.system.hostname.to_string()));
         let mut network = Network {
             interface,
@@ -55,6 +62,7 @@ impl Network {
             front: None,
             generation: None,
             path_changes: 0,
+            guesses_told: None,
             seen: None,
             services_due: None,
         };
@@ -70,6 +78,7 @@ impl Network {
             gateways: wanted.gateway.clone(),
             dhcp: wanted.dhcp(),
             slaac: wanted.dhcp(),
+            fixed_mtu: wanted.mtu.is_some(),
         };
         if let Err(error) = self.interface.set_addressing(addressing, now) {
             log::error!("{}: net.{index}: {error}; the former addresses stay", slot.name);
@@ -98,6 +107,20 @@ impl Network {
         if let Some(server) = self.http.take_if(|server| Some(server.port()) != port) {
             server.stop(&mut self.interface, web);
         }
+    }
+
+    /// Reports guesses of SYN cookies, once a minute, if there are more of them than `before`.
+    pub fn note_guesses(&mut self, name: &str, before: u64, now: Instant) {
+        let guesses = self.interface.counters().cookie_guesses;
+        let pauses = self.guesses_told.is_some_and(|told| now.since(told) < REPORT);
+        if guesses == before || pauses {
+            return;
+        }
+        self.guesses_told = Some(now);
+        log::warn!(
+            "{name}: {guesses} TCP segments so far acknowledged a wrong SYN cookie, in a flood of SYNs: a station may be \
+             guessing cookies to connect from an address that is not its own"
+        );
     }
 
     /// Whether its interface has something to do at once.
@@ -162,4 +185,16 @@ pub(super) fn tell_addresses(interface: &Interface, slot: &mut PortSlot) {
     slot.addresses.gateways =
         v4.map(|ip| ip.to_string()).into_iter().chain(v6.map(|ip| ip.to_string())).collect();
     slot.addresses.lease = interface.has_lease();
+    slot.addresses.mtus = Some(interface.mtus());
+}
+
+/// Logs what an operator should learn of an interface.
+pub(super) fn log_notices(interface: &mut Interface, name: &str) {
+    while let Some(notice) = interface.next_notice() {
+        match notice.severity {
+            Severity::Information => log::info!("{name}: {notice}"),
+            Severity::Warning => log::warn!("{name}: {notice}"),
+            Severity::Error => log::error!("{name}: {notice}"),
+        }
+    }
 }

@@ -19,6 +19,8 @@ struct NextHop {
     port: usize,
     to: Ipv4Addr,
     mac: Option<[u8; 6]>,
+    /// It is a router's: the peer may send through another one.
+    routed: bool,
     /// The table is to be asked, or has asked the link and has no answer yet.
     wanted: bool,
     /// When to ask again, if somebody sends.
@@ -36,8 +38,8 @@ pub(super) struct NextHops {
 }
 
 impl NextHop {
-    fn learn(&mut self, mac: [u8; 6], now: Instant) {
-        *self = NextHop { mac: Some(mac), wanted: false, due: now + FRESH, ..*self };
+    fn learn(&mut self, mac: [u8; 6], routed: bool, now: Instant) {
+        *self = NextHop { mac: Some(mac), routed, wanted: false, due: now + FRESH, ..*self };
     }
 }
 
@@ -45,7 +47,7 @@ impl NextHops {
     /// All that are wanted lead there.
     #[cfg(test)]
     pub fn learn_wanted(&mut self, mac: [u8; 6], now: Instant) {
-        self.list.iter_mut().filter(|hop| hop.wanted).for_each(|hop| hop.learn(mac, now));
+        self.list.iter_mut().filter(|hop| hop.wanted).for_each(|hop| hop.learn(mac, false, now));
     }
 
     /// Takes the list of those that are sent to. What is known of them stays known.
@@ -56,7 +58,8 @@ impl NextHops {
             if list.iter().any(|hop| is_it(&hop)) {
                 continue;
             }
-            let new = NextHop { port, to, mac: None, wanted: true, due: Instant::ZERO };
+            let new =
+                NextHop { port, to, mac: None, routed: false, wanted: true, due: Instant::ZERO };
             list.push(self.list.iter().find(is_it).copied().unwrap_or(new));
         }
         self.is_news |= list.iter().any(|hop| hop.wanted);
@@ -78,6 +81,27 @@ impl NextHops {
         hop.mac
     }
 
+    /// Whether what came from a MAC address is from the host that it says: a peer counts only by the address that the
+    /// table gives, which is asked again where that is another one. Who is no peer is not known here.
+    #[inline]
+    pub fn admits(&mut self, port: usize, from: Ipv4Addr, mac: [u8; 6], now: Instant) -> bool {
+        let is_it = |hop: &NextHop| hop.port == port && hop.to == from;
+        if !self.list.get(self.last).is_some_and(is_it) {
+            let Some(at) = self.list.iter().position(is_it) else { return true };
+            self.last = at;
+        }
+        let Some(hop) = self.list.get_mut(self.last) else { return true };
+        if hop.mac.is_some_and(|known| hop.routed || known == mac) {
+            return true;
+        }
+        // It may have moved. Once a second is often enough.
+        if !hop.wanted && now + FRESH >= hop.due + PATIENCE {
+            hop.wanted = true;
+            self.is_news = true;
+        }
+        false
+    }
+
     /// Whether the control plane is to look.
     pub fn take_news(&mut self) -> bool {
         core::mem::take(&mut self.is_news)
@@ -91,7 +115,9 @@ impl NextHops {
             let network = own_ports.get(hop.port).and_then(|&port| networks.get_mut(port));
             let Some(network) = network else { continue };
             match network.interface.resolve(hop.to.into(), now) {
-                Resolution::Known(mac) => hop.learn(mac, now),
+                Resolution::Known(mac) => {
+                    hop.learn(mac, network.interface.is_routed(hop.to.into()), now);
+                }
                 // The answer is a frame for the control plane, which looks here again.
                 Resolution::Pending => {}
                 Resolution::Unreachable | Resolution::NoRoute => {

@@ -5,8 +5,10 @@ use super::clients;
 use super::disk_pool::Order as DiskOrder;
 use super::disks::{Role, number_of};
 use super::rping::Rping;
+use super::startable;
 use super::state::{PingOrder, State};
-use super::upgrade::Terms;
+use super::upgrade::{Terms, UNSAVED};
+use crate::config::Source;
 use crate::console::{Managed, Progress};
 use crate::crash;
 use crate::families::{self, MEASURE, OfMeasure};
@@ -24,12 +26,12 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
         Order::PutInForce(path) => state.put_in_force(path),
         Order::ApplyExports => plane.storage.apply_exports(document.config()),
         Order::Save => return state.save(),
-        Order::Ping(address, count) => {
+        Order::Ping(address, count, size) => {
             if state.pinging {
                 return Err("a ping is running".into());
             }
             state.pinging = true;
-            state.ping_order = Some(PingOrder::Start(address, count));
+            state.ping_order = Some(PingOrder::Start(address, count, size));
         }
         Order::Rping(address, options) => {
             if !MEASURE {
@@ -94,7 +96,7 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
             let upgrade = state.upgrade.as_mut().ok_or("nothing is on trial")?;
             return upgrade.order_confirm(saves);
         }
-        Order::Upgrade(words) => return state.order_upgrade(words),
+        Order::Upgrade(words) => return state.order_upgrade(words, false),
         Order::UdpEngine { name, order, words } => {
             return plane.udp_engines.order(name, order, words, *now);
         }
@@ -150,6 +152,8 @@ impl State {
         if self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_busy()) {
             return Err("the disk is being written for an upgrade; try again later".into());
         }
+        let arena = self.plane.arena.capacity() as u64;
+        startable::check(self.document.config(), &self.kept, &self.disks, arena)?;
         debug_assert!(matches!(self.disks[*index].role, Role::Configuration | Role::Boot));
         engine.save(&text)?;
         self.saving = Some(self.document.config().clone());
@@ -170,6 +174,7 @@ impl State {
         if let Some(reading) = remote_storage.and_then(|remote| remote.reading.as_mut()) {
             reading.cancel();
         }
+        self.upgrade_after_save = None;
         if let Some(upgrade) = &mut self.upgrade {
             upgrade.cancel();
         }
@@ -177,19 +182,38 @@ impl State {
         plane.udp_engines.cancel();
     }
 
-    /// Begins to write a release.
-    fn order_upgrade(&mut self, words: &[&str]) -> Told {
+    /// Begins to write a release. What is in force by the image's own document would go with the image: that is saved
+    /// first.
+    pub(super) fn order_upgrade(&mut self, words: &[&str], is_saved: bool) -> Told {
+        let upgrade = self.upgrade.as_ref().ok_or(
+            "the appliance has no slots: it was not booted from a disk that `./isthmus image raw` makes, or the firmware is no UEFI",
+        )?;
+        let force = words.last() == Some(&"force");
+        let carries = self.document.depends_on(Source::Image) && !is_saved;
+        if carries && self.config_disk.is_none() && !force {
+            return Err("the configuration is in the image, and no disk keeps it for the next one: attach a config disk, or \
+                        `upgrade … force` does without, and the trial waits for `upgrade confirm`"
+                .into());
+        }
+        if carries && self.config_disk.is_some() && !upgrade.is_busy() && !self.is_saving() {
+            if self.has_unsaved() && !force {
+                return Err(UNSAVED.into());
+            }
+            self.save()?;
+            self.upgrade_after_save = Some(words.iter().map(ToString::to_string).collect());
+            return Ok(Managed::Started);
+        }
         let terms = Terms {
             key: self.document.config().system.upgrade_key.map(|key| key.0),
             unsaved: self.has_unsaved(),
             is_ready: not_ready(self).is_empty(),
+            in_force: self.doors(&self.kept),
+            committed: self.facts.committed,
             seed: self.plane.rng.next_u32() as u16,
             now: self.now,
             saves: self.is_saving(),
         };
-        let upgrade = self.upgrade.as_mut().ok_or(
-            "the appliance has no slots: it was not booted from a disk that `./isthmus image raw` makes, or the firmware is no UEFI",
-        )?;
-        upgrade.order(words, &terms, &mut self.disks)
+        let upgrade = self.upgrade.as_mut().ok_or("the appliance has no slots")?;
+        upgrade.order(words, terms, &mut self.disks)
     }
 }

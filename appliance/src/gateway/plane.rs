@@ -16,14 +16,14 @@ use super::udp_engines::UdpEngines;
 use crate::config::Config;
 use crate::families::{OfMeasure, OfNtb};
 use crate::loops::{Pace, Stage};
+use crate::randomness::{EntropySources, Randomness};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
 use management::status::{BridgeStatus, PlaneReport, PortReport};
 use net::PortAddresses;
 use net::capture::Capture;
 use ntrdma::Ntrdma;
-use rand_chacha::ChaCha12Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::RngCore;
 use verbs::Provider;
 
 /// How soon a loop that halts looks again for a DMA engine beside a bridge, which interrupts nobody.
@@ -72,6 +72,8 @@ pub(super) struct Settings {
     pub arena: Arena,
     /// Of its random numbers.
     pub seed: [u8; 32],
+    /// What they are reseeded from.
+    pub entropy: EntropySources,
     /// What it serves storage with, if it does.
     pub storage: Option<Seat>,
 }
@@ -85,8 +87,8 @@ impl DataPlane {
         cards: Cards,
         now: Instant,
     ) -> Self {
-        let Settings { config, arena, seed, storage } = settings;
-        let mut rng = ChaCha12Rng::from_seed(seed);
+        let Settings { config, arena, seed, entropy, storage } = settings;
+        let mut rng = Randomness::new(seed, entropy);
         let (mut bridges, ntrdma): (Vec<_>, Vec<_>) = bridges.into_iter().unzip();
         let mut rdma_stack = config
             .roce

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Bytes of the ring each way for what is the control plane's.
 pub(super) const RING: usize = 64 << 10;
 /// Hosts that a loop asks for at a time; those for which there is no room say something again.
-const STRANGERS: usize = 16;
+const STRANGERS: usize = 64;
 
 /// What both ends see.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct PuntPort {
     mtu: usize,
     from_plane: Receiver,
     to_plane: Sender,
-    /// Hosts whose hardware addresses a card of the loop wants to know.
+    /// Hosts that the loop asks the neighbour table for.
     strangers: Consumer<IpAddr>,
     /// The frame that was received last.
     frame: Vec<u8>,
@@ -103,12 +103,12 @@ impl PuntPort {
         self.shared.link.load(Ordering::Relaxed)
     }
 
-    /// Whether a card of the loop asks for hosts.
+    /// Whether the loop asks for hosts.
     pub fn has_strangers(&self) -> bool {
         !self.strangers.is_empty()
     }
 
-    /// The hosts whose hardware addresses a card of the loop wants to know, to be taken out.
+    /// The hosts that the loop asks the neighbour table for, to be taken out.
     pub fn strangers(&mut self) -> impl Iterator<Item = IpAddr> {
         core::iter::from_fn(|| self.strangers.pop().ok())
     }

@@ -57,9 +57,7 @@ pub(super) fn tell(config: &Config, depth: u16, free: u64) {
     let session = u64::from(depth) * config.rnbd.chunk_size.0;
     if config.rnbd.offered_depth == 0 {
         if depth < asked {
-            log::info!(
-                "rnbd: sessions get a queue depth of {depth} and not {asked}, as memory goes"
-            );
+            log::info!("rnbd: queue depth reduced from {asked} to {depth}: too little memory");
         }
     } else if config.rnbd.oversubscribe == 1 && session > free {
         log::warn!(

@@ -1,7 +1,7 @@
 //! RDMA over the ports: the provider, and the packets that it has next.
 
-use super::cards::Strangers;
 use super::ports::PlanePort;
+use super::strangers::Strangers;
 use crate::config::Config;
 use ntrdma::Ntrdma;
 use perf_responders::ntb_perf;
@@ -14,7 +14,7 @@ use verbs::ConnectionManager;
 pub(super) struct RdmaStack {
     pub providers: ProviderSet,
     pub outgoing: Vec<Outgoing>,
-    /// Hosts whose hardware addresses cards want to know.
+    /// Hosts that the neighbour tables are to be asked for.
     pub strangers: Strangers,
 }
 

@@ -172,7 +172,8 @@ impl Rping {
             Some((network, _)) => match network.interface.resolve(peer, now) {
                 Resolution::Known(mac) => match local_address(&network.interface, peer) {
                     Some(local) => {
-                        providers.learn_neighbour(local, peer, mac);
+                        let routed = network.interface.is_routed(peer);
+                        providers.learn_neighbour(local, peer, mac, routed);
                         self.stage = Stage::Found(local);
                         return;
                     }

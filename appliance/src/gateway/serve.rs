@@ -22,7 +22,7 @@ impl DataPlane {
         }
         rdma_stack.providers.poll_cards(now);
         while let Some((port, host)) = rdma_stack.providers.next_stranger() {
-            rdma_stack.strangers.add(0, port, host, now);
+            rdma_stack.strangers.add(0, port, host);
         }
         if rdma_stack.providers.poll_timeout().is_some_and(|at| at <= now) {
             rdma_stack.providers.handle_timeout(now);
@@ -60,7 +60,10 @@ impl DataPlane {
         if let Some(server) = &mut self.storage.server {
             done += usize::from(server.poll(&mut self.storage.volumes, &mut ctx));
             while let Some(notice) = server.transport_mut().poll_notice() {
-                log::info!("rnbd: {notice}");
+                match notice.is_loss() {
+                    true => log::warn!("rnbd: {notice}"),
+                    false => log::info!("rnbd: {notice}"),
+                }
             }
         }
         done += self.storage.serve_followers();

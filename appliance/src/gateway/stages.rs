@@ -6,6 +6,7 @@ use super::plane_services::{LinxStage, TcpCarrier};
 use super::service::{Service, Surroundings};
 use super::state::State;
 use super::watchdog::TRIAL;
+use crate::config::Config;
 use crate::config::disk::Event;
 use crate::console::Progress;
 use core::time::Duration;
@@ -61,6 +62,17 @@ impl State {
             }
             Some(Event::Failed(why)) => Err(why),
         };
+        if let Some(words) = self.upgrade_after_save.take()
+            && let Ok(saved) = &outcome
+        {
+            let line = format!("the configuration of the image was {saved}");
+            self.news.push_back(Progress::Line(line));
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            if let Err(why) = self.order_upgrade(&words, true) {
+                self.news.push_back(Progress::Done(Err(why)));
+            }
+            return 1;
+        }
         self.news.push_back(Progress::Done(outcome));
         1
     }
@@ -78,7 +90,8 @@ impl State {
             return 0;
         }
         if upgrade.wants_verdict(self.now) {
-            let lacking = if upgrade.was_ready() { not_ready(self) } else { Vec::new() };
+            let mut lacking = if upgrade.was_ready() { not_ready(self) } else { Vec::new() };
+            lacking.extend(upgrade.missing(&self.doors(self.document.config())));
             let upgrade = self.upgrade.as_mut();
             if upgrade.is_some_and(|upgrade| !upgrade.judge(&lacking, self.now)) {
                 self.end = Some(End::Reboot);
@@ -91,6 +104,11 @@ impl State {
         }
         self.news.extend(news);
         usize::from(any)
+    }
+
+    /// What a configuration opens, and to whom, with the volumes that there are.
+    pub(super) fn doors(&self, config: &Config) -> Vec<String> {
+        config.doors(&self.plane.storage.wanted_exports(config))
     }
 
     /// Whether the config disk is being written.

@@ -5,8 +5,9 @@ use super::Gateway;
 use super::bridge::{Bridge, Engines};
 use super::cards::{Cards, Found, Looked};
 use super::disk_queues::{self, DeviceQueues};
+use super::disk_transfer::{self, PATIENCE};
 use super::disks::{DiskSlot, Role, SharedDisk, name_for_good};
-use super::known_disks::{self, PATIENCE};
+use super::known_disks::{self, Outside};
 use super::linx::Linx;
 use super::loop_waker::LoopWaker;
 use super::network::Network;
@@ -25,6 +26,7 @@ use super::tagged_port::TaggedPort;
 use super::tls;
 use super::udp_engines::UdpEngines;
 use super::upgrade::Upgrade;
+use super::wall_clock;
 use super::watchdog::Keeper;
 use crate::config::{Document, Problem, Sources, command_line, slot};
 use crate::console::Console;
@@ -33,6 +35,7 @@ use crate::families::OfMeasure;
 use crate::log_ring::LogRing;
 use crate::loops::Pace;
 use crate::machine::{CrashPlace, Machine, SpareCore, Watchdog};
+use crate::randomness::{EntropySources, Randomness};
 use core::time::Duration;
 use drivers::device::OpenedPort;
 use drivers::hal::{Clock, CrashWriter, Features, HashKey, Hold, Instant, Platform, Port};
@@ -63,10 +66,14 @@ pub struct Bringup {
     pub crash: Option<(Record, Box<[u8]>)>,
     /// The kernel command line.
     pub command_line: String,
+    /// Something of it was lost.
+    pub command_line_cut: bool,
     /// The machine's watchdog, if it has one that is known.
     pub watchdog: Option<Box<dyn Watchdog>>,
     /// The CSPRNG.
     pub rng: Box<dyn RngCore>,
+    /// Sources that generators made of it are reseeded from.
+    pub entropy: EntropySources,
     /// What is known of the machine.
     pub facts: Facts,
     /// The log.
@@ -85,8 +92,10 @@ impl Gateway {
             config_disk,
             crash,
             command_line,
+            command_line_cut,
             watchdog,
             mut rng,
+            entropy,
             facts,
             log,
         } = bringup;
@@ -94,6 +103,7 @@ impl Gateway {
             inventory.unclaimed.iter().map(UnclaimedDevice::of).collect();
         let mut disks = Vec::new();
         let mut dumps = Vec::new();
+        let mut failed = Vec::new();
         let mut device_queues = Vec::new();
         for device in inventory.take(Class::Disks) {
             let location = device.location().to_string();
@@ -123,6 +133,7 @@ impl Gateway {
                 }
                 Err(error) => {
                     log::error!("{location}: {error}");
+                    failed.push(location.clone());
                     unclaimed.push(UnclaimedDevice::failed(location, error.to_string()));
                 }
             }
@@ -134,24 +145,31 @@ impl Gateway {
             disk: None,
             disk_before: None,
             disk_damaged: false,
+            disk_unreachable: None,
             command_line: &command_line,
+            command_line_cut,
         };
-        let named = command_line::config_disk(&command_line).or(config_disk);
         let (others, _) = Document::load(&sources);
-        let mut stored = known_disks::find(
-            &mut disks,
-            named.as_deref(),
-            others.config(),
-            &mut *platform,
-            &*machine,
-        );
-        let slots = core::mem::take(&mut stored.slots);
-        let upgrade = Upgrade::find(&mut disks, &slots, &command_line, &mut *platform, &*machine);
+        let others = others.config();
+        let of_document = || others.system.config_disk.as_ref().map(ToString::to_string);
+        let named = command_line::config_disk(&command_line).or(config_disk).or_else(of_document);
+        let outside = Outside {
+            named: named.as_deref(),
+            command_line: &command_line,
+            others,
+            failed: &failed,
+        };
+        let clock = MachineClock(&*machine);
+        let mut stored = known_disks::find(&mut disks, &outside, platform.arena(), &clock);
+        let upgrade =
+            Upgrade::find(&mut disks, stored.slots, &command_line, platform.arena(), &clock);
         sources.disk = stored.text.as_deref();
         sources.disk_before = stored.place.as_ref().and_then(|(_, engine)| engine.before());
+        sources.disk_unreachable = stored.unreachable.as_deref();
         sources.disk_damaged = stored.place.as_ref().is_some_and(|(_, engine)| engine.is_damaged());
         let (document, problems) = Document::load(&sources);
         let config = document.config();
+        stored.protect(&mut disks, config);
         log::set_max_level(config.system.log_level);
         crash::set_policy(config.system.on_panic);
         if let Err(why) =
@@ -164,25 +182,14 @@ impl Gateway {
         {
             engine.keep_before();
         }
-        let (warnings, problems): (Vec<Problem>, Vec<Problem>) =
-            problems.into_iter().partition(Problem::is_warning);
-        let told = |list: Vec<Problem>| list.into_iter().map(|problem| problem.to_string());
-        let warnings: Vec<String> = told(warnings).collect();
-        let problems: Vec<String> = stored.trouble.into_iter().chain(told(problems)).collect();
-        for problem in &problems {
-            log::error!("configuration: {problem}");
-        }
-        for warning in &warnings {
-            log::warn!("configuration: {warning}");
-        }
-        if document.is_closed() {
-            log::error!(
-                "configuration: nothing is exported, relayed or written to until it is mended: see /readyz, \
-                 `show config`"
-            );
-        }
+        let trouble = core::mem::take(&mut stored.trouble);
+        let (problems, warnings) = tell_problems(&document, trouble, problems);
         let kept = stored.place.as_ref().map(|(number, engine)| (*number, engine.pair()));
-        let secure = tls::start(config, kept, &mut disks, &mut *platform, &*machine, &mut *rng);
+        let secure = {
+            let clock = MachineClock(&*machine);
+            let secure = Randomness::new(seed(&mut *rng), entropy);
+            tls::start(config, kept, &mut disks, platform.arena(), &clock, secure)
+        };
         let shared = secure.as_ref().map(|secure| secure.tls.clone());
         let now = machine.now();
         let mut ports = Vec::new();
@@ -224,7 +231,7 @@ impl Gateway {
                         index,
                         config,
                         shared.clone(),
-                        rng.next_u64(),
+                        seed(&mut *rng),
                         now,
                     ));
                     ports.push(slot);
@@ -240,7 +247,7 @@ impl Gateway {
         for one in rapidio::open(config, found, &mut *platform, &mut unclaimed) {
             let (index, location) = (ports.len(), one.port.location.clone());
             let slot = loops.keep(Box::new(one.rionet), index, location, one.port.driver, config);
-            let (tls, seed) = (shared.clone(), rng.next_u64());
+            let (tls, seed) = (shared.clone(), seed(&mut *rng));
             networks.push(Network::new(&slot, index, config, tls, seed, now));
             networks_of_rapidio.push(one.port.at(slot.place));
             ports.push(slot);
@@ -261,7 +268,7 @@ impl Gateway {
         for (mut transport, ethernet) in opened.transports {
             let (index, location) = (ports.len(), transport.location().to_string());
             let slot = loops.keep(Box::new(ethernet), index, location, transport.driver(), config);
-            let (tls, seed) = (shared.clone(), rng.next_u64());
+            let (tls, seed) = (shared.clone(), seed(&mut *rng));
             networks.push(Network::new(&slot, index, config, tls, seed, now));
             transport.stands_at(slot.place);
             transports.push(transport);
@@ -272,7 +279,7 @@ impl Gateway {
             let core = bridge.core;
             loops.deal_bridge(bridge, ntrdma, core, |bridge, core, control, plane| {
                 let Some(slot) = bridge.interface(index, core, control, plane) else { return };
-                let (tls, seed) = (shared.clone(), rng.next_u64());
+                let (tls, seed) = (shared.clone(), seed(&mut *rng));
                 networks.push(Network::new(&slot, index, config, tls, seed, now));
                 ports.push(slot);
             });
@@ -314,17 +321,17 @@ impl Gateway {
             }
         }
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
-        let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
+        let clock = wall_clock::read(machine.unix_seconds(), machine.now(), &facts, log);
         storage.share(&waker, &loops.with_ports());
         let queues = core::mem::take(&mut loops.queues);
         let workers = loops.start(|core, spare, theirs| {
-            let mut seed = [0; 32];
-            rng.fill_bytes(&mut seed);
+            let seed = seed(&mut *rng);
             let clock = MachineClock(&*machine);
             let storage = storage.seat(core, &waker, theirs, || {
                 disk_queues::open(&mut device_queues, core, spare, theirs, &mut *platform, &clock)
             });
-            Settings { config: config.clone(), arena: platform.arena().share(), seed, storage }
+            let (config, arena) = (config.clone(), platform.arena().share());
+            Settings { config, arena, seed, entropy, storage }
         });
         let place_of = |net: usize| {
             let net = config.net.get(net)?;
@@ -372,7 +379,7 @@ impl Gateway {
             facts,
             started: now,
             now,
-            epoch: epoch.saturating_sub(now.as_nanos()),
+            clock,
             kept: document.config().clone(),
             saving: None,
             document,
@@ -393,6 +400,7 @@ impl Gateway {
 
             config_disk: stored.place,
             upgrade,
+            upgrade_after_save: None,
             watchdog: Keeper::new(watchdog),
             ping_order: None,
             pinging: false,
@@ -421,6 +429,34 @@ impl Gateway {
             ending: None,
         }
     }
+}
+
+/// Says in the log where the configuration is from and what is wrong with it: that, and what was left out of it, while
+/// the rest holds.
+fn tell_problems(
+    document: &Document,
+    trouble: Vec<String>,
+    problems: Vec<Problem>,
+) -> (Vec<String>, Vec<String>) {
+    let (warnings, problems): (Vec<Problem>, Vec<Problem>) =
+        problems.into_iter().partition(Problem::is_warning);
+    let told = |list: Vec<Problem>| list.into_iter().map(|problem| problem.to_string());
+    let warnings: Vec<String> = told(warnings).collect();
+    let problems: Vec<String> = trouble.into_iter().chain(told(problems)).collect();
+    log::info!("configuration: {}", document.sources_line());
+    for problem in &problems {
+        log::error!("configuration: {problem}");
+    }
+    for warning in &warnings {
+        log::warn!("configuration: {warning}");
+    }
+    if document.is_closed() {
+        log::error!(
+            "configuration: nothing is exported, relayed or written to until it is mended: see /readyz, \
+             `show config`"
+        );
+    }
+    (problems, warnings)
 }
 
 /// The machine's clock, for drivers that wait.
@@ -453,7 +489,13 @@ fn keep_crashes(
             if let Some((number, first)) = place.filter(|_| !stored.crashes.has(&record)) {
                 let at = sector(first, record.header.sequence);
                 let slot = &mut disks[number];
-                result = known_disks::write(slot, at, &bytes, platform, machine);
+                result = disk_transfer::write(
+                    slot,
+                    at,
+                    &bytes,
+                    platform.arena(),
+                    &MachineClock(machine),
+                );
             }
             stored.crashes.add(record);
         }
@@ -481,4 +523,11 @@ fn keep_crashes(
     let sector = sector(first, next);
     machine.keep_crashes(last, disk.map(|disk| CrashPlace { disk, sector }));
     result
+}
+
+/// A seed of its own for one user.
+fn seed(rng: &mut dyn RngCore) -> [u8; 32] {
+    let mut seed = [0; 32];
+    rng.fill_bytes(&mut seed);
+    seed
 }

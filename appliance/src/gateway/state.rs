@@ -22,7 +22,7 @@ use core::net::IpAddr;
 use drivers::hal::{Disk, Instant, Platform, Port};
 use management::UnclaimedDevice;
 use management::orders::End;
-use management::status::Facts;
+use management::status::{Facts, WallClock};
 use net::PortAddresses;
 use net::refusal::Refusals;
 use std::collections::VecDeque;
@@ -32,7 +32,8 @@ use crate::console::Progress;
 /// What the console asked of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PingOrder {
-    Start(IpAddr, u16),
+    /// To whom, how many, and bytes of data in each.
+    Start(IpAddr, u16, u16),
     Stop,
 }
 
@@ -44,8 +45,8 @@ pub(super) struct State {
     pub started: Instant,
     /// The present of this round.
     pub now: Instant,
-    /// Wall clock at `Instant::ZERO`, nanoseconds since 1970.
-    pub epoch: u64,
+    /// The wall clock.
+    pub clock: WallClock,
     pub document: Document,
     /// The configuration as it was read or saved last, and as it is being saved.
     pub kept: Config,
@@ -80,6 +81,8 @@ pub(super) struct State {
     pub config_disk: Option<(usize, ConfigDisk)>,
     /// The slots that releases boot from, if the appliance was booted from a disk that has such.
     pub upgrade: Option<Box<Upgrade>>,
+    /// The release that is ordered once the configuration was saved, in the operator's words.
+    pub upgrade_after_save: Option<Vec<String>>,
     /// The machine's watchdog.
     pub watchdog: Keeper,
     /// For the network: start or stop a ping.
@@ -153,9 +156,10 @@ impl State {
         self.refused.take(&mut refused, now);
     }
 
-    /// Takes note of what the data plane of this loop has refused.
+    /// Takes note of what the data plane of this loop has refused, and has the log tell of repeats that it has counted.
     #[inline]
     pub fn take_refusals(&mut self, now: Instant) {
+        self.log.settle(now);
         if let Some(server) = &mut self.plane.storage.server
             && !server.transport_mut().refusals().is_empty()
         {
@@ -260,6 +264,7 @@ impl State {
             || plane.services.is_some()
             || plane.rping.is_some()
             || self.ports.iter().any(PortSlot::has_news)
+            || self.queues.iter().any(|queue| queue.punt_port.has_strangers())
     }
 
     /// When something here is due.

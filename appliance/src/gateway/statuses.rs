@@ -73,7 +73,7 @@ impl Appliance for State {
         MachineStatus {
             facts: self.facts,
             now: self.now,
-            epoch: self.epoch,
+            clock: self.clock,
             uptime: self.now.since(self.started).as_secs_f64(),
             problems: &self.problems,
             warnings: &self.warnings,

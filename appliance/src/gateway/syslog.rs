@@ -2,11 +2,12 @@
 
 use super::network::Network;
 use crate::config::System;
-use crate::log_ring::{Cursor, Entry, LogRing};
+use crate::log_ring::{Cursor, Entry, Kind, LogRing};
 use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use log::Level;
+use management::status::WallClock;
 use net::syslog::{Record, Sender, Severity};
 
 /// How soon a message is tried again for which there was no room.
@@ -44,7 +45,7 @@ impl Syslog {
         networks: &mut [Network],
         system: &System,
         log: &LogRing,
-        epoch: u64,
+        clock: &WallClock,
         now: Instant,
     ) -> usize {
         self.retry_at = None;
@@ -70,12 +71,15 @@ impl Syslog {
         let mut sent = 0;
         loop {
             if self.next.is_none() {
-                self.next = log.next(&mut self.cursor).map(|(entry, _)| entry);
+                self.next = log.next(&mut self.cursor).map(|(entry, missed)| {
+                    log.lost(missed);
+                    entry
+                });
             }
             let Some(entry) = &self.next else { return sent };
             let record = Record {
-                severity: severity(entry.level),
-                time: Duration::from_nanos(epoch.saturating_add(entry.at.as_nanos())),
+                severity: severity(entry),
+                time: clock.is_plausible.then(|| clock.at(entry.at)),
                 source: "appliance",
                 text: entry.text(),
             };
@@ -89,8 +93,9 @@ impl Syslog {
     }
 }
 
-fn severity(level: Level) -> Severity {
-    match level {
+fn severity(entry: &Entry) -> Severity {
+    match entry.level {
+        _ if entry.kind == Kind::Audit => Severity::Notice,
         Level::Error => Severity::Error,
         Level::Warn => Severity::Warning,
         Level::Info => Severity::Informational,

@@ -1,14 +1,13 @@
 //! TLS of the HTTP servers: selects the certificate at start. It is the configuration's, whose parts are checked with the
 //! document, or one of the appliance's own, stored in the configuration's area (`config/kept_pair.rs`).
 
+use super::disk_transfer;
 use super::disks::DiskSlot;
-use super::known_disks;
 use crate::config::{Config, kept_pair};
-use crate::machine::Machine;
-use drivers::hal::{Features, Platform};
+use crate::randomness::Randomness;
+use drivers::hal::{Arena, Clock, Features};
 use net::tls::{Pair, PairError, Tls};
-use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rand_core::RngCore;
 use std::sync::Arc;
 
 /// TLS with its certificate, from the start to the end of the appliance.
@@ -24,24 +23,21 @@ pub(super) fn start(
     config: &Config,
     kept: Option<(usize, u64)>,
     disks: &mut [DiskSlot],
-    platform: &mut dyn Platform,
-    machine: &dyn Machine,
-    rng: &mut dyn RngCore,
+    arena: &mut Arena,
+    clock: &dyn Clock,
+    mut rng: Randomness,
 ) -> Option<Secure> {
     if !config.http.tls {
         return None;
     }
-    let mut seed = [0; 32];
-    rng.fill_bytes(&mut seed);
-    let mut rng = ChaCha20Rng::from_seed(seed);
     let (pair, origin) = match config.http.pair() {
         Some(Ok(pair)) => (pair, "configuration".to_string()),
         // A document with such a pair is not in force; whatever happens, TLS is spoken.
         Some(Err(PairError::Certificate(why) | PairError::Key(why))) => {
             log::error!("http: the certificate of the configuration cannot be used: {why}");
-            own(config, kept, disks, platform, machine, &mut rng)
+            own(config, kept, disks, arena, clock, &mut rng)
         }
-        None => own(config, kept, disks, platform, machine, &mut rng),
+        None => own(config, kept, disks, arena, clock, &mut rng),
     };
     log::info!("http: TLS, certificate of the {origin}: SHA-256 {}", pair.fingerprint());
     let tls = Tls::new(pair, Box::new(move |into| rng.fill_bytes(into)));
@@ -53,14 +49,14 @@ fn own(
     config: &Config,
     kept: Option<(usize, u64)>,
     disks: &mut [DiskSlot],
-    platform: &mut dyn Platform,
-    machine: &dyn Machine,
-    rng: &mut ChaCha20Rng,
+    arena: &mut Arena,
+    clock: &dyn Clock,
+    rng: &mut Randomness,
 ) -> (Pair, String) {
     let mut kept_nowhere = "there is no config disk".to_string();
     if let Some((number, sector)) = kept {
         let slot = &mut disks[number];
-        match known_disks::read(slot, sector, kept_pair::LEN, platform, machine) {
+        match disk_transfer::read(slot, sector, kept_pair::LEN, arena, clock) {
             Ok(bytes) => {
                 if let Some(pair) = kept_pair::read(&bytes) {
                     return (pair, "config disk".into());
@@ -79,7 +75,7 @@ fn own(
             _ if slot.geometry.features.contains(Features::READ_ONLY) => {
                 Err("the config disk is read-only".to_string())
             }
-            Some(bytes) => known_disks::write(slot, sector, &bytes, platform, machine),
+            Some(bytes) => disk_transfer::write(slot, sector, &bytes, arena, clock),
             None => Err("it is too long".into()),
         };
         match written {

@@ -147,6 +147,10 @@ impl UdpEngines {
         let Some(slot) = self.slots.get_mut(whose) else { return false };
         match Datagram::parse(frame, local) {
             Ok(datagram) => {
+                if !self.next_hops.admits(place, *datagram.from.ip(), datagram.mac, now) {
+                    slot.losses.wrong_mac += 1;
+                    return true;
+                }
                 slot.touched = true;
                 slot.engine.receive(place, &datagram, now);
             }

@@ -276,7 +276,14 @@ impl Storage {
                     // After a claim it is still to be made.
                     (bytes >= wanted).then(|| {
                         let (disk, size) = (pool.number, Size(bytes));
-                        Ok(format!("volume {name} has {size} on disk {disk}"))
+                        let whom = match pool.orders.front() {
+                            Some((Order::Create { .. }, true)) if config.export.is_empty() => {
+                                ", and is exported to everybody"
+                            }
+                            Some((Order::Create { .. }, true)) => ", and no export is of it",
+                            _ => "",
+                        };
+                        Ok(format!("volume {name} has {size} on disk {disk}{whom}"))
                     })
                 })
             }

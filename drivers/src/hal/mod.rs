@@ -3,10 +3,12 @@
 
 mod arena;
 mod cells;
+mod claims;
 mod copy;
 mod crc32;
 mod disk;
 mod disk_queues;
+mod frame_memory;
 mod health;
 mod io_ports;
 mod location;
@@ -24,11 +26,13 @@ mod window;
 
 pub use arena::Arena;
 pub use cells::{Cell, Cells};
+pub use claims::{Claim, Claims};
 pub use crc32::Crc32;
 pub use disk::{
     Completion, CrashWriter, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError,
 };
 pub use disk_queues::{CoreQueue, MoreQueues, QueueCount, QueueSeat, Wake};
+pub use frame_memory::FrameMemory;
 pub use health::{Health, Notice, Severity};
 pub use io_ports::IoPorts;
 pub use location::{BusAddress, Location, Unit};

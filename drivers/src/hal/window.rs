@@ -1,6 +1,7 @@
 //! A window into DMA memory: memory that a device or a peer may write while we look at it.
 //!
-//! Such memory is never a `&[u8]`. A window copies in and out, so that no reference to it ever exists;
+//! Such memory is never a `&[u8]`, buffers of received frames apart, which a device has given back
+//! ([`super::FrameMemory`]). A window copies in and out, so that no reference to its memory exists;
 //! what was read once is a private copy that can be trusted not to change. Threads that use the same
 //! memory at once, through copies of a window, may see old and new bytes mixed, and nothing worse. Windows are `Copy` and live for ever, because the memory behind them (an arena that is
 //! handed out once at bring-up) is never unmapped: a stale window can at worst see other data.
@@ -33,8 +34,8 @@ impl Window {
     /// A window over `len` bytes at `start`, which devices address as `bus`.
     ///
     /// # Safety
-    /// The memory is mapped, readable and writable for the rest of the program, no Rust reference
-    /// to it exists or will exist, and it is contiguous for devices.
+    /// The memory is mapped, initialised, readable and writable for the rest of the program, no Rust reference
+    /// to it exists or will exist (those of [`super::FrameMemory`] apart), and it is contiguous for devices.
     pub const unsafe fn from_raw(start: NonNull<u8>, bus: u64, len: usize) -> Self {
         Window { start, bus, len }
     }
@@ -88,8 +89,8 @@ impl Window {
     #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfWindow> {
         let from = self.slice(offset, into.len()).ok_or(OutOfWindow)?;
-        // SAFETY: `from` is mapped for its length (promise of `from_raw`); `into` is a private
-        // slice of the same length, and no slice can overlap a window.
+        // SAFETY: `from` is mapped for its length (promise of `from_raw`); `into` is of the same length and borrowed
+        // alone: nobody makes a `&mut` slice of a window's memory.
         unsafe { copy::from_shared(into.as_mut_ptr(), from.start.as_ptr(), into.len()) };
         Ok(())
     }
@@ -99,7 +100,7 @@ impl Window {
     pub fn read_array<const N: usize>(&self, offset: usize) -> Result<[u8; N], OutOfWindow> {
         let from = self.slice(offset, N).ok_or(OutOfWindow)?;
         let mut into = [0; N];
-        // SAFETY: as in `read`.
+        // SAFETY: `from` is mapped for its length (promise of `from_raw`), and `into` is a local of the same.
         unsafe { copy::array_from_shared::<N>(into.as_mut_ptr(), from.start.as_ptr()) };
         Ok(into)
     }
@@ -108,7 +109,8 @@ impl Window {
     #[inline]
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfWindow> {
         let into = self.slice(offset, from.len()).ok_or(OutOfWindow)?;
-        // SAFETY: as in `read`, the other way round.
+        // SAFETY: `into` is mapped for its length (promise of `from_raw`); `from` is of the same length. No slice is made
+        // of memory that a window reaches: that of `FrameMemory` is reached by none (the promise of its `new`).
         unsafe { copy::to_shared(into.start.as_ptr(), from.as_ptr(), from.len()) };
         Ok(())
     }
@@ -121,7 +123,7 @@ impl Window {
         from: &[u8; N],
     ) -> Result<(), OutOfWindow> {
         let into = self.slice(offset, N).ok_or(OutOfWindow)?;
-        // SAFETY: as in `read`, the other way round.
+        // SAFETY: as in `write`.
         unsafe { copy::array_to_shared::<N>(into.start.as_ptr(), from.as_ptr()) };
         Ok(())
     }

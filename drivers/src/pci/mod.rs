@@ -12,6 +12,7 @@ mod ecam;
 pub(crate) mod model;
 mod msi;
 mod msix;
+mod own_register;
 #[cfg(feature = "mlx5")]
 pub mod reset;
 
@@ -19,6 +20,7 @@ pub use bar::{Bar, Bars};
 pub use capability::{Capabilities, Capability};
 pub use ecam::Ecam;
 pub use msix::Msix;
+pub(crate) use own_register::OwnRegister;
 
 use crate::hal::{ConfigRegionAccess, PciAddress};
 use alloc::vec::Vec;
@@ -62,14 +64,20 @@ impl<'a> Function<'a> {
     /// Writes 32 bits of configuration space at `offset` (rounded down to a multiple of 4). Only for this
     /// module: which register is written decides whether that is harmless.
     fn write32(&self, offset: u16, value: u32) {
-        // SAFETY: an aligned offset below 4096 of a function that answered; the registers written
-        // in this module (command, base addresses, MSI-X control, device control) move no memory of ours.
+        // SAFETY: an aligned offset below 4096 of a function that answered; the registers written in this module
+        // (command, base addresses while memory is off, MSI, MSI-X and device control, and those of `OwnRegister`) move no
+        // memory of ours.
         unsafe { self.access.write(self.address, offset & 0xffc, value) }
     }
 
-    /// Writes a register that only this kind of function has, for the driver that knows it.
-    pub(crate) fn write_own32(&self, offset: u16, value: u32) {
-        self.write32(offset, value);
+    /// Writes a register that only this kind of function has, for the driver that knows it; false if the function is of
+    /// another kind, which may have anything there.
+    pub(crate) fn write_own32(&self, register: OwnRegister, value: u32) -> bool {
+        let is_own = register.is_of(self);
+        if is_own {
+            self.write32(register.offset(), value);
+        }
+        is_own
     }
 
     /// Vendor ID.

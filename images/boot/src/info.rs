@@ -122,6 +122,15 @@ impl BootInfo {
         (screen.address != 0).then_some(screen)
     }
 
+    /// Whether something of the command line was lost: here, or before the UEFI front end, which says so.
+    pub fn command_line_is_cut(&self) -> bool {
+        let bytes = self.command_line.get(..self.command_line_len).unwrap_or_default();
+        let mut words = self.command_line().split_ascii_whitespace();
+        self.command_line_truncated
+            || core::str::from_utf8(bytes).is_err()
+            || words.any(|word| word == "isthmus-line=cut")
+    }
+
     /// The command line; empty if it is not UTF-8.
     pub fn command_line(&self) -> &str {
         let bytes = self.command_line.get(..self.command_line_len).unwrap_or_default();
@@ -135,4 +144,21 @@ pub fn boot_info() -> &'static BootInfo {
         safe fn isthmus_boot_info() -> &'static BootInfo;
     }
     isthmus_boot_info()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_that_is_not_whole_is_told() {
+        let cut = |line: &[u8]| {
+            let mut info = BootInfo::new();
+            info.set_command_line(line);
+            info.command_line_is_cut()
+        };
+        assert!(!cut(b"") && !cut(b"isthmus.net.0.mtu=9000"));
+        assert!(cut(&[b'x'; BootInfo::MAX_COMMAND_LINE + 1]));
+        assert!(cut(b"isthmus.config_disk=\xff") && cut(b"a isthmus-line=cut"));
+    }
 }

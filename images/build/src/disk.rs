@@ -22,10 +22,7 @@ const SECTOR: u64 = 512;
 /// Where the partition begins, and what stays free behind it for the second table.
 const MARGIN: u64 = 1 << 20;
 
-/// Type of the partition that keeps the configuration, bf447a3c-e257-4bf2-8df3-e43e9098d484: chosen at
-/// random, once. The appliance knows it (`appliance/operator/src/config/partitions.rs`).
-const CONFIG_TYPE: Uuid = Uuid::from_u128(0xbf44_7a3c_e257_4bf2_8df3_e43e_9098_d484);
-/// Its name, and that of the system partition.
+/// Names of the partition that keeps the configuration, and of the system partition.
 const CONFIG_NAME: &str = "isthmus-config";
 const SYSTEM_NAME: &str = "isthmus";
 /// Where partitions of the small disk begin; what lies before and behind is for the two tables.
@@ -67,7 +64,7 @@ pub fn config_disk(config: &[u8]) -> Result<Vec<u8>> {
 }
 
 fn config_type() -> Type {
-    Type { guid: CONFIG_TYPE, os: OperatingSystem::None }
+    Type { guid: Uuid::from_u128(layout::CONFIG_TYPE), os: OperatingSystem::None }
 }
 
 /// Makes the partitions (name, bytes, type) on a disk of `size` bytes, each on a multiple of `margin`; where

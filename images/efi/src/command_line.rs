@@ -1,6 +1,18 @@
 //! The command line from the load options of UEFI (UEFI 2.10 section 9.1): usually UCS-2 text, but any
 //! bytes are allowed, and some firmware passes its own.
 
+/// What the appliance is told where options that were meant for it are lost: it stays closed.
+pub const CUT: &str = "isthmus-line=cut";
+
+/// Whether options that could not be taken were meant for the appliance, and not the firmware's own.
+pub fn is_ours(options: &[u8]) -> bool {
+    let wanted = *b"isthmus.";
+    let units = options.as_chunks::<2>().0;
+    units.windows(wanted.len()).any(|window| {
+        window.iter().zip(wanted).all(|(unit, byte)| u16::from_le_bytes(*unit) == u16::from(byte))
+    })
+}
+
 /// Writes the options as NUL-terminated ASCII into `line` and returns its length without the NUL.
 ///
 /// A UEFI shell puts the program's own name first: a first word that ends in `.efi` is left out.
@@ -87,6 +99,13 @@ mod tests {
     fn the_shell_s_first_word_goes() {
         assert_eq!(line(&ucs2("isthmus.efi a=b c")).unwrap(), b"a=b c");
         assert_eq!(line(&ucs2("FS0:\\ISTHMUS.EFI")).unwrap(), b"");
+    }
+
+    #[test]
+    fn options_of_the_appliance_are_told_from_the_firmware_s() {
+        assert!(is_ours(&ucs2("isthmus.system.hostname=ü")));
+        assert!(is_ours(&ucs2(&std::format!("isthmus.x={}", "x".repeat(5000)))));
+        assert!(!is_ours(&[0x4e, 0xac, 0x08, 0x81]) && !is_ours(&ucs2("isthmus")));
     }
 
     #[test]

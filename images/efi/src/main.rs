@@ -9,6 +9,7 @@
 #![no_main]
 extern crate alloc;
 
+mod own_disk;
 mod registers;
 mod slots;
 
@@ -21,6 +22,7 @@ use core::{mem, ptr};
 use efi::command_line;
 use efi::elf::Image;
 use efi::memory::{self, Entry, Kind};
+use own_disk::OwnDisk;
 use uefi::boot::{
     self, AllocateType, MemoryDescriptor, MemoryType, OpenProtocolAttributes, OpenProtocolParams,
     PAGE_SIZE,
@@ -82,7 +84,8 @@ fn main() -> Status {
 
 /// Everything that may fail, while the firmware is still there to show an error.
 fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
-    let from_slot = slots::chosen();
+    let disk = OwnDisk::find();
+    let from_slot = disk.as_ref().and_then(slots::chosen);
     let image = match &from_slot {
         Some(booted) => booted.image.clone(),
         None => Image::parse(APPLIANCE).inspect_err(|_| {
@@ -106,9 +109,9 @@ fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
     let place = handover.code.get_mut(..code.len()).ok_or("its entry code outgrew its place")?;
     place.copy_from_slice(code);
     let mut length = read_load_options(&mut handover.command_line);
-    if let Some(booted) = &from_slot {
-        let line = &mut handover.command_line;
-        length = command_line::append(line, length, booted.word())
+    let words = [disk.map(|disk| disk.word()), from_slot.as_ref().map(|slot| slot.word().into())];
+    for word in words.into_iter().flatten() {
+        length = command_line::append(&mut handover.command_line, length, &word)
             .ok_or("the load options are too long")?;
     }
     if let Some(screen) = screen() {
@@ -175,6 +178,9 @@ fn read_load_options(line: &mut [u8]) -> usize {
     let options = image.load_options_as_bytes().unwrap_or_default();
     command_line::from_load_options(options, line).unwrap_or_else(|error| {
         println!("isthmus: {error}");
+        if command_line::is_ours(options) {
+            return command_line::append(line, 0, command_line::CUT).unwrap_or(0);
+        }
         0
     })
 }

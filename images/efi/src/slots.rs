@@ -1,27 +1,18 @@
 //! The slots on the disk that this program was started from: which of them boots, and its image.
 //!
-//! They lie in a partition beside the one with this program ([`release::layout`]), and are recognized by a record that is
-//! whole. Nothing else of a disk is read. The record is written before a trial begins, and when one has failed; if that
-//! does not work, there is no trial. Signatures were checked by the appliance that wrote the slot; here only that what was
-//! written is still there.
-
-use core::ptr::NonNull;
-use core::slice;
+//! They lie in the partition of their type ([`release::layout`]) on that disk, and on no other. The record is written
+//! before a trial begins, and when one has failed; if that does not work, there is no trial. Signatures were checked by
+//! the appliance that wrote the slot; here only that what was written is still there.
 
 use efi::elf::Image;
-use release::layout::{BLOCK, RECORDS, slot_length, slot_start};
+use release::layout::{BLOCK, RECORDS, partition_type_on_disk, slot_length, slot_start};
 use release::{Choice, Digest, HEADER, Header, Record, Slot, newest};
-use uefi::boot::{
-    self, AllocateType, MemoryType, OpenProtocolAttributes, OpenProtocolParams, PAGE_SIZE,
-    ScopedProtocol,
-};
-use uefi::proto::ProtocolPointer;
-use uefi::proto::device_path::DevicePath;
-use uefi::proto::loaded_image::LoadedImage;
+use uefi::boot::ScopedProtocol;
+use uefi::println;
 use uefi::proto::media::block::BlockIO;
-use uefi::{Handle, println};
 use watchdog::Watchdog;
 
+use crate::own_disk::{self, OwnDisk, Result, pages};
 use crate::registers::Registers;
 
 /// Seconds that an image on trial has until it sees to the watchdog itself.
@@ -47,8 +38,8 @@ impl Booted {
 }
 
 /// What is to boot; none if that is the appliance inside this program.
-pub fn chosen() -> Option<Booted> {
-    let mut partition = find()?;
+pub fn chosen(disk: &OwnDisk) -> Option<Booted> {
+    let mut partition = find(disk)?;
     let Choice { slot, trial, changed } = partition.record.choose();
     if let (false, Some(failed)) = (trial, partition.record.failed.filter(|_| changed)) {
         println!("isthmus: slot {} did not come up: back to what ran before", failed.name());
@@ -89,7 +80,10 @@ fn start_watchdog() {
 
 /// The partition with the slots.
 struct Partition {
+    /// The disk.
     device: ScopedProtocol<BlockIO>,
+    /// Where it begins there, in bytes.
+    offset: u64,
     /// Its bytes.
     length: u64,
     record: Record,
@@ -99,89 +93,33 @@ struct Partition {
     buffer: &'static mut [u8],
 }
 
-/// Looks at the partitions beside the one that this program comes from.
-fn find() -> Option<Partition> {
-    let ours = open::<LoadedImage>(boot::image_handle())?.device()?;
-    let path = open::<DevicePath>(ours)?;
-    let disk = parent(&path)?;
-    let buffer = pages(BLOCK)?;
-    let mut buffer = Some(buffer);
-    for handle in boot::find_handles::<BlockIO>().ok()? {
-        let beside = handle != ours
-            && open::<DevicePath>(handle).is_some_and(|path| parent(&path) == Some(disk));
-        if !beside {
-            continue;
-        }
-        let Some(device) = open::<BlockIO>(handle) else { continue };
-        let media = device.media();
-        let block = media.block_size() as usize;
-        if !media.is_logical_partition()
-            || !block.is_power_of_two()
-            || !(512..=BLOCK).contains(&block)
-        {
-            continue;
-        }
-        let length = (media.last_block().saturating_add(1)).saturating_mul(block as u64);
-        let mut partition = Partition {
-            device,
-            length,
-            record: Record::default(),
-            older: 0,
-            buffer: buffer.take()?,
-        };
-        let mut copies = [[0; 64]; 2];
-        for (copy, at) in copies.iter_mut().zip(RECORDS) {
-            if partition.read_block(at).is_ok() {
-                copy.copy_from_slice(&partition.buffer[..64]);
-            }
-        }
-        match newest([&copies[0], &copies[1]]) {
-            Some((record, older)) => {
-                (partition.record, partition.older) = (record, older);
-                return Some(partition);
-            }
-            None => buffer = Some(partition.buffer),
+/// Looks for the partition on the disk that this program comes from, by its type.
+fn find(disk: &OwnDisk) -> Option<Partition> {
+    let (offset, length) = disk.partition(&partition_type_on_disk())?;
+    let mut partition = Partition {
+        device: disk.device()?,
+        offset,
+        length,
+        record: Record::default(),
+        older: 0,
+        buffer: pages(BLOCK)?,
+    };
+    let mut copies = [[0; 64]; 2];
+    for (copy, at) in copies.iter_mut().zip(RECORDS) {
+        if partition.read_block(at).is_ok() {
+            copy.copy_from_slice(&partition.buffer[..64]);
         }
     }
-    None
+    let (record, older) = newest([&copies[0], &copies[1]])?;
+    (partition.record, partition.older) = (record, older);
+    Some(partition)
 }
-
-/// The bytes of a device path before its last node: of a partition, those of its disk.
-fn parent(path: &DevicePath) -> Option<&[u8]> {
-    let last = path.node_iter().last()?;
-    let all = path.as_bytes();
-    // Behind the last node there are the four bytes of the end of the path.
-    all.get(..all.len().checked_sub(usize::from(last.length()) + 4)?)
-}
-
-/// A protocol of a handle, which others may use as well.
-fn open<P: ProtocolPointer + ?Sized>(handle: Handle) -> Option<ScopedProtocol<P>> {
-    let params = OpenProtocolParams { handle, agent: boot::image_handle(), controller: None };
-    // SAFETY: nobody takes devices away while this program runs: it waits for nothing, and hands nothing to the firmware
-    // that would have it do so.
-    unsafe { boot::open_protocol(params, OpenProtocolAttributes::GetProtocol) }.ok()
-}
-
-/// Pages of the firmware's memory, never freed.
-fn pages(length: usize) -> Option<&'static mut [u8]> {
-    let count = length.div_ceil(PAGE_SIZE);
-    let memory: NonNull<u8> =
-        boot::allocate_pages(AllocateType::AnyPages, MemoryType::LOADER_DATA, count).ok()?;
-    // SAFETY: the pages are fresh, ours alone, as many as said, and never freed; zeros are bytes.
-    unsafe {
-        memory.write_bytes(0, count * PAGE_SIZE);
-        Some(slice::from_raw_parts_mut(memory.as_ptr(), length))
-    }
-}
-
-/// What went wrong, for the console.
-type Result<T> = core::result::Result<T, &'static str>;
 
 impl Partition {
     /// Reads a block of 4096 bytes into the buffer.
     fn read_block(&mut self, at: u64) -> Result<()> {
-        let Partition { device, length, buffer, .. } = self;
-        read(device, *length, at, buffer)
+        let Partition { device, offset, length, buffer, .. } = self;
+        read(device, *offset, *length, at, buffer)
     }
 
     fn write_record(&mut self) -> Result<()> {
@@ -192,7 +130,7 @@ impl Partition {
             return Err("the disk is read-only");
         }
         let (id, block) = (media.media_id(), u64::from(media.block_size()));
-        let place = RECORDS[self.older] / block;
+        let place = (self.offset + RECORDS[self.older]) / block;
         self.device.write_blocks(id, place, self.buffer).map_err(|_| "the disk fails")?;
         self.device.flush_blocks().map_err(|_| "the disk does not flush its cache")?;
         self.older = 1 - self.older;
@@ -222,7 +160,7 @@ impl Partition {
         let mut at = start + HEADER as u64;
         // Firmware has been seen to take no more than 16-bit counts of sectors at a time.
         for part in bytes.chunks_mut(1 << 20) {
-            read(&mut self.device, self.length, at, part)?;
+            read(&mut self.device, self.offset, self.length, at, part)?;
             at += part.len() as u64;
         }
         let bytes: &'static [u8] = &bytes[..header.length as usize];
@@ -235,12 +173,10 @@ impl Partition {
     }
 }
 
-/// Reads from a partition of `length` bytes; place and length are multiples of 4096.
-fn read(device: &mut ScopedProtocol<BlockIO>, length: u64, at: u64, into: &mut [u8]) -> Result<()> {
+/// Reads from a partition of `length` bytes at `offset`; place and length are multiples of 4096.
+fn read(device: &mut BlockIO, offset: u64, length: u64, at: u64, into: &mut [u8]) -> Result<()> {
     if at.checked_add(into.len() as u64).is_none_or(|end| end > length) {
         return Err("it lies outside of its partition");
     }
-    let media = device.media();
-    let (id, block) = (media.media_id(), u64::from(media.block_size()));
-    device.read_blocks(id, at / block, into).map_err(|_| "the disk fails")
+    own_disk::read(device, offset + at, into)
 }

@@ -13,6 +13,8 @@ pub const PARTITION: u64 = 33 << 20;
 pub const BLOCK: usize = 4096;
 /// Where the two copies of the record are.
 pub const RECORDS: [u64; 2] = [0, BLOCK as u64];
+/// Where the two copies of the note are.
+pub const NOTES: [u64; 2] = [32 << 10, 64 << 10];
 /// Where the first slot begins; all sizes are multiples of this.
 const UNIT: u64 = 1 << 20;
 
@@ -29,9 +31,25 @@ pub fn slot_start(partition: u64, slot: Slot) -> u64 {
     }
 }
 
-/// The type as it lies in a partition table (UEFI 2.10, appendix A: the first three fields are little-endian).
+/// Type of the partition beside it that keeps the configuration, bf447a3c-e257-4bf2-8df3-e43e9098d484: chosen at random,
+/// once.
+pub const CONFIG_TYPE: u128 = 0xbf44_7a3c_e257_4bf2_8df3_e43e_9098_d484;
+/// Where documents lie in that partition, in bytes: zeros until one was saved.
+pub const CONFIG_SLOTS: [u64; 2] = [16 << 10, 32 << 10];
+
+/// The type of the slots' partition as it lies in a partition table.
 pub const fn partition_type_on_disk() -> [u8; 16] {
-    let text = PARTITION_TYPE.to_be_bytes();
+    on_disk(PARTITION_TYPE)
+}
+
+/// The same of the configuration's.
+pub const fn config_type_on_disk() -> [u8; 16] {
+    on_disk(CONFIG_TYPE)
+}
+
+/// UEFI 2.10, appendix A: the first three fields are little-endian.
+const fn on_disk(kind: u128) -> [u8; 16] {
+    let text = kind.to_be_bytes();
     let mut disk = text;
     let order = [3, 2, 1, 0, 5, 4, 7, 6];
     let mut i = 0;

@@ -17,7 +17,9 @@
 
 mod header;
 pub mod layout;
+mod note;
 mod record;
 
 pub use header::{Digest, HEADER, Header, Refusal};
+pub use note::{NOTE, Note, latest};
 pub use record::{Choice, Record, Slot, newest};

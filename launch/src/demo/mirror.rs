@@ -1,11 +1,10 @@
 //! A mirror of a local disk and a volume of a stock Linux server, which goes away under a mounted file system.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use super::stage::Stage;
 use super::storage::map;
+use super::wait;
 use crate::progress;
 use crate::qemu::{Disk, Vm};
 
@@ -28,7 +27,7 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
     host.sh("modprobe brd rd_nr=1 rd_size=65536 && modprobe -a rnbd-client ext4 rtrs-server rnbd-server")?;
     // It has tried before there was a server, and would try again later.
     gateway.run("remote remap far")?;
-    wait_for(gateway, "remote list csv", "/dev/ram0,open,")?;
+    wait::for_text(gateway, "remote list csv", |rows| rows.contains("/dev/ram0,open,"))?;
     let made = gateway.run("mirror create safe disk far force")?.text;
     ensure!(made.contains("in force"), "{made}");
     wait_until_in_sync(gateway, true)?;
@@ -44,7 +43,7 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
     host.sh("for close in /sys/class/rnbd-server/ctl/devices/*/sessions/gw/force_close; do echo 1 >$close; done")?;
     host.sh("set -e; dd if=/dev/urandom of=/mnt/after bs=1M count=4 2>/dev/null; sync
              cat /mnt/before /mnt/after | sha256sum > /root/sum")?;
-    wait_for(gateway, "remote list csv", "/dev/ram0,closed,")?;
+    wait::for_text(gateway, "remote list csv", |rows| rows.contains("/dev/ram0,closed,"))?;
     step.done("no write failed");
     let step =
         progress::step("the gateway maps the server's volume again, and copies what has changed");
@@ -67,32 +66,10 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
     ])
 }
 
-/// Waits until a line of the console prints `wanted`.
-fn wait_for(gateway: &mut Vm, line: &str, wanted: &str) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        let reply = gateway.run(line)?.text;
-        if reply.contains(wanted) {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            bail!("`{line}` does not come to print {wanted:?}, but:\n{reply}");
-        }
-        std::thread::sleep(Duration::from_millis(300));
-    }
-}
-
+/// Waits until the first member of the mirror is in sync, and the second one as `both` says.
 fn wait_until_in_sync(gateway: &mut Vm, both: bool) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        let mirror = gateway.run("cat /mirrors/safe --json")?.json()?;
+    wait::for_json(gateway, "cat /mirrors/safe --json", |mirror| {
         let is_in_sync = |n: usize| mirror["members"][n]["state"] == "in sync";
-        if is_in_sync(0) && is_in_sync(1) == both {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            bail!("the mirror's members are not in sync: {mirror}");
-        }
-        std::thread::sleep(Duration::from_millis(300));
-    }
+        is_in_sync(0) && is_in_sync(1) == both
+    })
 }

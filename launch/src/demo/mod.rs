@@ -7,6 +7,7 @@ mod mirror;
 mod rapidio;
 mod stage;
 mod storage;
+mod wait;
 
 use std::time::Instant;
 

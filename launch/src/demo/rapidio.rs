@@ -1,10 +1,11 @@
 //! The gateway as the host of a RapidIO network, on models of its bridges and a switch, beside a stock Linux host.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use super::stage::Stage;
+use super::wait;
 use crate::guest::Guest;
 use crate::models::{self, ModelServer};
 use crate::progress;
@@ -37,13 +38,7 @@ pub fn show(stage: &Stage) -> Result<Vec<String>> {
         PATIENCE,
     )?;
     host.sh("modprobe rionet && ip addr add 10.1.0.2/24 dev eth0 && ip link set eth0 mtu 4000 up")?;
-    let deadline = Instant::now() + PATIENCE;
-    while gateway.run("show rapidio --json")?.json()?[0]["rionet_peers"] != 1 {
-        if Instant::now() > deadline {
-            bail!("the gateway sees no rionet peer:\n{}", gateway.run("show rapidio")?.text);
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    wait::for_json(&mut gateway, "show rapidio --json", |shown| shown[0]["rionet_peers"] == 1)?;
     let ping = host.sh("ping -c 3 -W 5 -s 1001 10.1.0.1")?;
     ensure!(ping.contains(" 0% packet loss"), "{ping}");
     step.done("3 of 3 pings came back");

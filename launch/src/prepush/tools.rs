@@ -27,6 +27,7 @@ pub(super) struct Tools {
 impl Tools {
     /// Finds the programs; installs those that are missing.
     pub fn find() -> Result<Tools> {
+        setup::install(&[Purpose::Build])?;
         let mut tools = Tools { toolchain: Toolchain::find()? };
         let is_whole = |tools: &Tools| OF_THE_COMPILER.iter().all(|name| tools.tool(name).is_ok());
         if !is_whole(&tools) || !can_make_environments() {

@@ -15,6 +15,10 @@ use super::{Disk, DiskModel, NicModel, serial};
 /// QEMU's exit status after the guest wrote `code` to isa-debug-exit is `code * 2 + 1`.
 const DEBUG_EXIT: &str = "isa-debug-exit,iobase=0xf4,iosize=0x04";
 
+/// All that QEMU's seccomp filter can deny.
+pub(super) const SANDBOX: [&str; 2] =
+    ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"];
+
 /// Where Debian (and most others) put OVMF: code and variables, newest layout first.
 const OVMF: &[(&str, &str)] = &[
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
@@ -183,4 +187,25 @@ fn ovmf(directory: &Path) -> Result<Vec<String>> {
         "-drive".into(),
         format!("if=pflash,format=raw,file={}", variables.display()),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandboxed_qemu_denies_all_that_its_filter_can() {
+        let directory = Path::new("/nowhere");
+        let words = |spec: &Spec| -> Vec<String> {
+            let command = command(spec, directory).expect("nothing is read or written");
+            command.get_args().map(|word| word.to_string_lossy().into_owned()).collect()
+        };
+        let spec = Spec::kernel("isthmus.elf").passed_through("0000:03:00.0");
+        assert!(!words(&spec).contains(&"-sandbox".into()));
+        let words = words(&spec.sandboxed());
+        let at = words.iter().position(|word| word == "-sandbox").expect("it is there");
+        for denied in ["obsolete", "elevateprivileges", "spawn", "resourcecontrol"] {
+            assert!(words[at + 1].contains(&format!("{denied}=deny")), "{words:?}");
+        }
+    }
 }

@@ -45,6 +45,12 @@ impl Program {
         command::output(self.command().arg("--version"))
     }
 
+    /// Whether it was built with a filter of system calls.
+    pub fn has_sandbox(&self) -> bool {
+        // It reads its arguments in their order, and refuses this one where it has none.
+        command::output(self.command().args(super::arguments::SANDBOX).arg("-version")).is_ok()
+    }
+
     /// Unpacks the newer one, or finds that it is there. Some seconds, and 45 MB of downloads, the first time.
     pub fn with_vfio_user() -> Result<Program> {
         let tree = workspace::target().join("qemu-vfio-user");

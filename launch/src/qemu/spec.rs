@@ -290,6 +290,12 @@ impl Spec {
         self.extra(["-device".to_string(), device.to_string()])
     }
 
+    /// Keeps QEMU from starting programs, from other users' rights, and from system calls that it does not need: for one
+    /// that root starts with devices of the host.
+    pub fn sandboxed(self) -> Spec {
+        self.extra(super::arguments::SANDBOX)
+    }
+
     /// The QEMU command as one would type it, with its sockets in a directory of this name.
     pub fn shown(&self) -> Result<String> {
         let directory = tempfile::Builder::new().prefix("isthmus-").tempdir()?;

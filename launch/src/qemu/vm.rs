@@ -114,7 +114,9 @@ impl Vm {
         // Log messages repaint the prompt: what was painted before the echo is not the answer's end.
         self.serial.take(Duration::ZERO);
         self.serial.send(format!("{line}\r").as_bytes())?;
-        self.wait_for(line)?;
+        // A private key is echoed as stars.
+        let echo = if line.starts_with("set http.key ") { "set http.key " } else { line };
+        self.wait_for(echo)?;
         self.reply(line)
     }
 

@@ -43,7 +43,7 @@ pub(super) const CASES: &[(&str, &[&str])] = &[
     ("rapidio", &["linux_enumerates_the_image"]),
     ("ntb_netdev", &["linux_pings_the_image"]),
     // rnbd-client, rnbd-server, AF_SMC, rping and perftest and qperf, redis, tshark.
-    ("storage", &["ext4_keeps_its_data", "fio_verifies", "flushed_data_survives"]),
+    ("storage", &["ext4_keeps_its_data", "fio_verifies", "flushed_data_survives", "first_use"]),
     ("remote", &["a_volume_of_linux_is_exported_again"]),
     ("smc", &["a_stock_client_gets_its_echo_from_the_image", "hosts_of_smc_and_of_rules"]),
     ("perf", &["every_measuring_tool"]),

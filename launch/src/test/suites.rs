@@ -201,7 +201,7 @@ pub(super) const SUITES: &[Suite] = &[
         tier: Tier::Long,
         ..boot_suite("platform", 60)
     },
-    boot_suite("net", 60),
+    boot_suite("net", 140),
     boot_suite("cores", 30),
     boot_suite("config", 40),
     Suite { uses: TLS_USED, ..boot_suite("tls", 60) },
@@ -223,7 +223,7 @@ pub(super) const SUITES: &[Suite] = &[
     },
     boot_suite("volumes", 60),
     metal_suite("boot_metal", boot_suite("boot", 60)),
-    metal_suite("net_metal", boot_suite("net", 60)),
+    metal_suite("net_metal", boot_suite("net", 140)),
     metal_suite("disk_metal", boot_suite("disk", 40)),
     metal_suite("volumes_metal", boot_suite("volumes", 60)),
     metal_suite(

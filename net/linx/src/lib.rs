@@ -40,8 +40,9 @@
 //! # Limits
 //!
 //! All memory is given at construction and reserved per link as it is added. Signals allocate nothing. Names, hunts and
-//! link addresses are bounded per link. Excess is counted ([`LinkCounters`]); where RLNH has no refusal, it ends the
-//! link. A name lookup costs the logarithm of their number. Sending costs the same for any number.
+//! link addresses are bounded per link: 65,536 addresses of the peer, 2 MiB of its names. Excess is counted
+//! ([`LinkCounters`]); a name beyond is not kept, and its address works without it. A name lookup costs the logarithm of
+//! their number. Sending costs the same for any number.
 //!
 //! # How it works
 //!
@@ -73,10 +74,13 @@
 //!
 //! # Differences between descriptions
 //!
-//! The facts are from LINX for Linux 2.5 and from the protocol's document, version 21.
+//! The facts are from LINX for Linux 2.5.1 and 2.6.9 (recordings in `tests/linx/data/original`), and from the protocol's
+//! document.
 //!
-//! * A CONN_RESET while connecting ends the attempt, and no connection has id 0, as RIOCM's own description says. LINX
-//!   for Linux keeps connecting, and begins at 0.
+//! * No connection has id 0, as RIOCM's own description says. LINX for Linux begins at 0.
+//! * LINX for Linux puts an old packet, and one that is 64 or more ahead, into its reorder queue, and delivers it as
+//!   another one later. Here both end the connection.
+//! * LINX for Linux has no timer for a packet that is lost, nor for RLNH's handshake (`node/watch.rs`).
 //! * The length in the first four bytes of a RIOCM packet excludes these four bytes, and is ignored on receipt.
 //! * Generations begin with a random number, so those of two boots of a board differ.
 //!

@@ -25,6 +25,7 @@ use crate::neighbour::{Hop, Table};
 use crate::path_mtu::PathMtus;
 use crate::port_addresses::PortAddresses;
 use crate::routes::Routes;
+use crate::seeds::Seeds;
 use crate::segment::{self, ACK, Ends, RST, SYN, Segment};
 use crate::smc_option;
 use alloc::boxed::Box;
@@ -199,14 +200,32 @@ impl Outside<'_> {
         listen_table::Outside { queue: self.queue, mac: self.local.mac, mtu }
     }
 
+    /// The MAC address that frames for a host go to, if the neighbour table knows.
+    fn station(&self, host: IpAddr) -> Option<MacAddress> {
+        self.neighbours.get(self.routes.next_hop(host)?, self.now)
+    }
+
+    /// Has the neighbour table asked for the way to a host.
+    fn ask_for(&mut self, host: IpAddr) {
+        if let Some(hop) = self.routes.next_hop(host) {
+            self.neighbours.resolve(hop, self.now);
+        }
+    }
+
     /// Change whenever a path may have become another.
     fn changes(&self) -> [u64; 3] {
         [self.routes.generation, self.neighbours.changes(), self.paths.changes()]
     }
 
+    /// Largest packet that the link takes to `ip`.
+    fn link_mtu(&self, ip: IpAddr) -> usize {
+        self.mtu.min(self.routes.mtu_to(ip))
+    }
+
     /// Largest packet that passes to `ip`, as far as is known.
     fn mtu_to(&self, ip: IpAddr) -> usize {
-        self.paths.get(ip, self.now).map_or(self.mtu, |(mtu, _)| mtu.min(self.mtu))
+        let most = self.link_mtu(ip);
+        self.paths.get(ip, self.now).map_or(most, |(mtu, _)| mtu.min(most))
     }
 }
 
@@ -254,9 +273,9 @@ impl Connection {
 }
 
 impl Connections {
-    /// None. `seed` must not be predictable.
-    pub fn new(seed: u64) -> Self {
-        let secret = Secret::new(seed);
+    /// None, with keys of their own.
+    pub fn new(seeds: &mut Seeds) -> Self {
+        let secret = Secret::new(seeds);
         Connections {
             connections: Slab::new(),
             by_ends: BTreeMap::new(),
@@ -312,6 +331,11 @@ impl Connections {
         Some((peer, SocketAddr::new(ends.local, ends.local_port)))
     }
 
+    /// Segments with a wrong SYN cookie, while cookies counted.
+    pub fn cookie_guesses(&self) -> u64 {
+        self.listening.guesses()
+    }
+
     /// Whether both ends of a connection offer SMC.
     pub fn offers_smc(&self, name: Name) -> bool {
         self.get(name).is_some_and(|connection| connection.smc && connection.smc_peer)
@@ -323,6 +347,11 @@ impl Connections {
     /// Whether the opening of a connection between these ends is remembered.
     pub fn remembers(&self, ends: Ends) -> bool {
         self.listening.knows(ends)
+    }
+
+    /// The keys of cookies, sequence numbers and limits.
+    pub fn keys(&self) -> [[u64; 2]; 4] {
+        self.secret.keys()
     }
 
     /// Connections, timers and lists: how much of each there is.

@@ -174,8 +174,8 @@ impl Connections {
         let key = key.or_else(|| self.admit(packet, segment, from, outside));
         let Some(key) = key else { return };
         match self.judge(key, segment) {
-            Verdict::Take => self.deliver(key, packet, segment, from, outside),
-            Verdict::Challenge => self.challenge(key, from, outside),
+            Verdict::Take => self.deliver(key, packet, segment, outside),
+            Verdict::Challenge => self.challenge(key, outside),
             Verdict::Drop => {}
         }
     }
@@ -191,7 +191,7 @@ impl Connections {
     /// Tells the sender of a segment that may be forged which numbers a connection has. An honest peer that wants to
     /// reset it does so with the right number then.
     #[cold]
-    fn challenge(&mut self, key: usize, from: MacAddress, outside: &mut Outside<'_>) {
+    fn challenge(&mut self, key: usize, outside: &mut Outside<'_>) {
         let (now, secret) = (outside.now, self.secret);
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.challenges.allow(now, CHALLENGES)
@@ -201,23 +201,27 @@ impl Connections {
         }
         let mut packet = [0; 100];
         let length = connection.numbers.question(connection.ends, &mut packet);
-        Self::take_in(connection, &packet[..length], from, outside);
+        Self::take_in(connection, &packet[..length], &mut self.unsaid, outside);
     }
 
     /// Has smoltcp take in a packet for a connection.
     fn take_in(
         connection: &mut Connection,
         packet: &[u8],
-        from: MacAddress,
+        unsaid: &mut Queue,
         outside: &mut Outside<'_>,
     ) {
-        // An answer that cannot wait goes where the segment came from, if nothing better is known.
-        let to = connection.path.map_or(from, |path| path.mac);
-        let framing = Framing::Ip { from: outside.local.mac, to, smc: connection.smc };
-        let (queue, mtu) = (&mut *outside.queue, outside.mtu);
+        // Where the peer is not known, an answer that cannot wait is lost: the sender may be anybody.
+        let known = connection.path.map(|path| path.mac);
+        let to = known.or_else(|| outside.station(connection.ends.remote));
+        let (own, smc) = (outside.local.mac, connection.smc);
+        let framing = Framing::Ip { from: own, to: to.unwrap_or_default(), smc };
+        let queue = if to.is_some() { &mut *outside.queue } else { &mut *unsaid };
+        let mtu = outside.mtu;
         let mut link = Link { received: Some(packet), queue, mtu, framing };
         let at = to_smoltcp(outside.now);
         outside.stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
+        unsaid.clear();
     }
 
     /// Has smoltcp take in a segment of a connection.
@@ -226,7 +230,6 @@ impl Connections {
         key: usize,
         packet: &[u8],
         segment: &Segment<'_>,
-        from: [u8; 6],
         outside: &mut Outside<'_>,
     ) {
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -234,7 +237,7 @@ impl Connections {
         if connection.numbers.acknowledges(segment) {
             connection.silence.heard(outside.now);
         }
-        Self::take_in(connection, packet, from, outside);
+        Self::take_in(connection, packet, &mut self.unsaid, outside);
         let after = connection.seen();
         if connection.numbers.takes(segment, &before, &after) > 0 {
             connection.has_acknowledged(outside.paths, outside.now);
@@ -266,11 +269,14 @@ impl Connections {
         {
             if segment.opens() {
                 if self.has_room(entry.owner, outside.now) {
-                    let hop = outside.routes.next_hop(ends.remote);
-                    let known = hop.and_then(|hop| outside.neighbours.get(hop, outside.now));
-                    let (to, now) = (known.unwrap_or(from), outside.now);
-                    let mut answers = outside.for_listener(outside.mtu_to(ends.remote));
-                    self.listening.answer(entry, segment, to, &mut answers, now);
+                    // Without a way back, it would only take a place.
+                    outside.routes.next_hop(ends.remote)?;
+                    let (to, now) = (outside.station(ends.remote), outside.now);
+                    let mtu = outside.mtu_to(ends.remote);
+                    let mut listener = outside.for_listener(mtu);
+                    if self.listening.answer(entry, segment, to, &mut listener, now) {
+                        outside.ask_for(ends.remote);
+                    }
                     return None;
                 }
                 self.turn_away(entry.owner, ends.remote);

@@ -37,6 +37,16 @@ impl Connections {
         }
     }
 
+    /// Gives an owner other limits. Connections that there are keep their buffers, and stay though there be too many.
+    pub fn set_limits(&mut self, owner: Owner, limits: Limits) {
+        let Some(state) = self.owners.get_mut(owner.0) else { return };
+        if (limits.receive, limits.transmit) != (state.limits.receive, state.limits.transmit) {
+            state.spare.clear();
+        }
+        state.limits = limits;
+        self.listening.set_receive(owner.0, limits.receive);
+    }
+
     /// Listens on a port for an owner.
     pub fn listen(&mut self, port: u16, owner: Owner) {
         let Some(state) = self.owners.get(owner.0) else { return };

@@ -84,7 +84,12 @@ impl Connections {
             self.look_after(key);
         }
         let now = outside.now;
-        self.listening.poll(&mut outside.for_listener(outside.mtu), now);
+        let (routes, neighbours) = (outside.routes, &*outside.neighbours);
+        let find = |host| neighbours.get(routes.next_hop(host)?, now);
+        let (mac, mtu) = (outside.local.mac, outside.mtu);
+        let mut listener = listen_table::Outside { queue: &mut *outside.queue, mac, mtu };
+        self.listening.answer_waiting(&mut listener, find);
+        self.listening.poll(&mut listener, now);
         while !outside.queue.is_full()
             && let Some(key) = self.wants.pop_front()
         {
@@ -148,8 +153,9 @@ impl Connections {
         let again = match hop.map(|hop| (hop, outside.neighbours.hop(hop, now))) {
             Some((_, Hop::At(mac, until))) => {
                 let small = outside.paths.get(connection.ends.remote, now);
-                let (mtu, forgotten) = small.unwrap_or((outside.mtu, until));
-                let (mtu, until) = (mtu.min(outside.mtu), until.min(forgotten));
+                let most = outside.link_mtu(connection.ends.remote);
+                let (mtu, forgotten) = small.unwrap_or((most, until));
+                let (mtu, until) = (mtu.min(most), until.min(forgotten));
                 connection.path = Some(Path { mac, mtu, until, changes: outside.changes() });
                 connection.silent = None;
                 return Ok((mac, mtu));

@@ -1,18 +1,24 @@
 //! Who may do what over HTTP.
 //!
-//! Reading is open to the hosts that [`Doors`] admit. What changes something, and captures, which hold
-//! what others send, need the bearer token (RFC 6750) whose SHA-256 is configured; without one configured
-//! nobody may. A browser that was lured to a page of somebody else must not act for its user: what changes
-//! something has to be sent to a name or address of ours, and by no page but ours.
+//! Reading is open to the hosts that [`Doors`] admit. What changes something, captures, which hold what others
+//! send, and what peers are known by need the bearer token (RFC 6750) whose SHA-256 is configured; without one
+//! configured nobody may. A browser that was lured to a page of somebody else must not act for its user, nor read for
+//! that page (DNS rebinding): all but a probe has to be sent to a name or address of ours, and by no page but ours.
+//!
+//! [`Guesses`] slows down hosts that send wrong tokens.
 
 use super::{Request, Response, Status};
 use crate::hosts::Hosts;
+use crate::hosts::accountable;
 use crate::refusal::Refusal;
 use alloc::borrow::Cow;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::time::Duration;
+use drivers::hal::Instant;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -53,9 +59,11 @@ impl Doors {
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
+    /// It asks whether the appliance lives, and is ready.
+    Probe,
     /// It reads what everybody may read.
     Read,
-    /// It reads what others have sent.
+    /// It reads what others have sent, or what peers are known by.
     ReadPayload,
     /// It changes something.
     Write,
@@ -64,7 +72,7 @@ pub enum Act {
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// 401 if a token would help, else 403.
+    /// 401 if a token would help, 429 if it came too soon after a wrong one, else 403.
     pub status: Status,
     /// A label.
     pub reason: &'static str,
@@ -96,50 +104,102 @@ impl Denied {
     }
 }
 
-/// Whether `request` may do that. `token` is the hash of the token that is configured; `is_ours` says whether
-/// a host's name or address (without port) is one of ours.
-pub fn judge(
-    request: &Request<'_>,
-    act: Act,
-    token: Option<&TokenHash>,
-    is_ours: &dyn Fn(&str) -> bool,
-) -> Result<(), Denied> {
-    let forbidden =
-        |reason, advice: Cow<'static, str>| Denied { status: Status::FORBIDDEN, reason, advice };
-    if act == Act::Read {
-        return Ok(());
+/// How long no token of a host is looked at after a wrong one.
+const PENALTY: Duration = Duration::from_secs(1);
+/// Hosts that are remembered for a wrong token.
+const GUESSERS: usize = 1024;
+
+/// Hosts that have sent a wrong token within the last second, and when that was.
+#[derive(Debug, Default)]
+pub struct Guesses {
+    wrong: BTreeMap<IpAddr, Instant>,
+}
+
+impl Guesses {
+    /// Whether a token of the host is looked at.
+    fn admits(&self, host: IpAddr, now: Instant) -> bool {
+        self.wrong.get(&accountable(host)).is_none_or(|&at| at + PENALTY <= now)
     }
-    let foreign_host = !host_name(request.host).is_some_and(is_ours);
-    if act == Act::Write && foreign_host {
-        let host: String = request.host.chars().take(64).collect();
-        let advice = format!(
-            "{host:?} is no address of ours and not system.hostname; name the appliance by one of them"
-        );
-        return Err(forbidden("foreign_host", advice.into()));
+
+    /// The host has sent a wrong token. Where all places are taken, the oldest entry gives way.
+    fn note(&mut self, host: IpAddr, now: Instant) {
+        let host = accountable(host);
+        if self.wrong.len() >= GUESSERS && !self.wrong.contains_key(&host) {
+            self.wrong.retain(|_, at| now < *at + PENALTY);
+            if self.wrong.len() >= GUESSERS
+                && let Some(oldest) = self.wrong.iter().min_by_key(|(_, at)| **at)
+            {
+                let oldest = *oldest.0;
+                self.wrong.remove(&oldest);
+            }
+        }
+        self.wrong.insert(host, now);
     }
-    if let Some(origin) = request.origin.filter(|origin| !is_same(origin, request.host)) {
-        let origin: String = origin.chars().take(64).collect();
-        let advice = format!("a page of {origin:?} may not act here");
-        return Err(forbidden("foreign_origin", advice.into()));
+}
+
+/// What a request is judged by.
+pub struct Judge<'a> {
+    /// The hash of the token that is configured.
+    pub token: Option<&'a TokenHash>,
+    /// Whether a host's name or address (without port) is one of ours.
+    pub is_ours: &'a dyn Fn(&str) -> bool,
+    /// Hosts that have sent wrong tokens.
+    pub guesses: &'a mut Guesses,
+    /// The present.
+    pub now: Instant,
+}
+
+impl Judge<'_> {
+    /// Whether `request` may do that.
+    pub fn judge(&mut self, request: &Request<'_>, act: Act) -> Result<(), Denied> {
+        if act == Act::Probe {
+            return Ok(());
+        }
+        if !host_name(request.host).is_some_and(self.is_ours) {
+            let host: String = request.host.chars().take(64).collect();
+            let advice = format!(
+                "{host:?} is no address of ours and not system.hostname; name the appliance by one of them"
+            );
+            return Err(forbidden("foreign_host", advice.into()));
+        }
+        if act == Act::Read {
+            return Ok(());
+        }
+        if let Some(origin) = request.origin.filter(|origin| !is_same(origin, request.host)) {
+            let origin: String = origin.chars().take(64).collect();
+            let advice = format!("a page of {origin:?} may not act here");
+            return Err(forbidden("foreign_origin", advice.into()));
+        }
+        let Some(expected) = self.token else {
+            let advice = "HTTP is read-only, and without captures, until http.token_sha256 is set";
+            return Err(forbidden("read_only", advice.into()));
+        };
+        let unauthorized = |reason, advice: &'static str| Denied {
+            status: Status::UNAUTHORIZED,
+            reason,
+            advice: advice.into(),
+        };
+        let Some(given) = request.bearer else {
+            let advice = "send the token of http.token_sha256: Authorization: Bearer TOKEN";
+            return Err(unauthorized("no_token", advice));
+        };
+        let host = request.from.ip();
+        if !self.guesses.admits(host, self.now) {
+            let (status, reason) = (Status::TOO_MANY_REQUESTS, "token_too_soon");
+            let advice = "this host has sent a wrong token less than a second ago; this one was not looked at";
+            return Err(Denied { status, reason, advice: advice.into() });
+        }
+        let given = Sha256::digest(given);
+        if given.as_slice().ct_eq(expected).into() {
+            return Ok(());
+        }
+        self.guesses.note(host, self.now);
+        Err(unauthorized("wrong_token", "this is not the token of http.token_sha256"))
     }
-    let Some(expected) = token else {
-        let advice = "HTTP is read-only, and without captures, until http.token_sha256 is set";
-        return Err(forbidden("read_only", advice.into()));
-    };
-    let unauthorized = |reason, advice: &'static str| Denied {
-        status: Status::UNAUTHORIZED,
-        reason,
-        advice: advice.into(),
-    };
-    let Some(given) = request.bearer else {
-        let advice = "send the token of http.token_sha256: Authorization: Bearer TOKEN";
-        return Err(unauthorized("no_token", advice));
-    };
-    let given = Sha256::digest(given);
-    match bool::from(given.as_slice().ct_eq(expected)) {
-        true => Ok(()),
-        false => Err(unauthorized("wrong_token", "this is not the token of http.token_sha256")),
-    }
+}
+
+fn forbidden(reason: &'static str, advice: Cow<'static, str>) -> Denied {
+    Denied { status: Status::FORBIDDEN, reason, advice }
 }
 
 /// A host without its port: `10.0.0.1:80`, `[fd00::1]:80` (then without brackets), `name:80`.
@@ -179,21 +239,36 @@ mod tests {
         Request { from, method, head_only, path, query, body, host, origin, bearer }
     }
 
-    fn judged(
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn judged_by(
+        guesses: &mut Guesses,
+        now: Instant,
         act: Act,
         configured: bool,
         request: &Request<'_>,
     ) -> Result<(), (u16, &'static str)> {
         let hash: TokenHash = Sha256::digest(TOKEN).into();
-        let ours = |host: &str| ["10.0.0.1", "fd00::1", "gateway-1"].contains(&host);
-        judge(request, act, configured.then_some(&hash), &ours).map_err(|d| (d.status.0, d.reason))
+        let is_ours = &|host: &str| ["10.0.0.1", "fd00::1", "gateway-1"].contains(&host);
+        let token = configured.then_some(&hash);
+        let denied = Judge { token, is_ours, guesses, now }.judge(request, act);
+        denied.map_err(|denied| (denied.status.0, denied.reason))
+    }
+
+    fn judged(
+        act: Act,
+        configured: bool,
+        request: &Request<'_>,
+    ) -> Result<(), (u16, &'static str)> {
+        judged_by(&mut Guesses::default(), at(9), act, configured, request)
     }
 
     #[test]
     fn reading_is_open_and_nothing_else_without_a_token() {
-        let anybody = request("evil.example", Some("http://evil.example"), None);
-        assert_eq!(judged(Act::Read, false, &anybody), Ok(()));
         let plain = request("10.0.0.1", None, Some(TOKEN));
+        assert_eq!(judged(Act::Read, false, &plain), Ok(()));
         assert_eq!(judged(Act::Write, false, &plain), Err((403, "read_only")));
         assert_eq!(judged(Act::ReadPayload, false, &plain), Err((403, "read_only")));
     }
@@ -214,26 +289,68 @@ mod tests {
     }
 
     #[test]
-    fn a_lured_browser_is_refused_although_it_has_the_token() {
-        fn write(host: &str, origin: Option<&str>) -> Result<(), (u16, &'static str)> {
-            judged(Act::Write, true, &request(host, origin, Some(TOKEN)))
+    fn requests_to_foreign_names_are_refused_whatever_they_want_but_probes() {
+        for act in [Act::Read, Act::ReadPayload, Act::Write] {
+            let to = |host| judged(act, true, &request(host, None, Some(TOKEN)));
+            for host in ["10.0.0.1", "10.0.0.1:8080", "[fd00::1]", "[fd00::1]:80", "gateway-1:80"] {
+                assert_eq!(to(host), Ok(()), "{host}");
+            }
+            for host in
+                ["", "evil.example", "10.0.0.2", "gateway-1.evil", "10.0.0.1:x", "[fd00::1]x"]
+            {
+                assert_eq!(to(host), Err((403, "foreign_host")), "{host} {act:?}");
+            }
         }
-        for host in ["10.0.0.1", "10.0.0.1:8080", "[fd00::1]", "[fd00::1]:80", "gateway-1:80"] {
-            assert_eq!(write(host, None), Ok(()), "{host}");
-            let own = format!("http://{host}");
-            assert_eq!(write(host, Some(&own)), Ok(()), "{host}");
-            assert_eq!(write(host, Some("null")), Err((403, "foreign_origin")));
-            assert_eq!(write(host, Some("http://evil.example")), Err((403, "foreign_origin")));
-            let longer = format!("http://{host}.evil.example");
-            assert_eq!(write(host, Some(&longer)), Err((403, "foreign_origin")));
+        let anybody = request("evil.example", Some("http://evil.example"), None);
+        assert_eq!(judged(Act::Probe, false, &anybody), Ok(()));
+    }
+
+    #[test]
+    fn pages_of_others_are_refused_although_they_have_the_token() {
+        for act in [Act::ReadPayload, Act::Write] {
+            for host in ["10.0.0.1", "[fd00::1]:80", "gateway-1:80"] {
+                let of =
+                    |origin: &str| judged(act, true, &request(host, Some(origin), Some(TOKEN)));
+                assert_eq!(of(&format!("http://{host}")), Ok(()), "{host}");
+                assert_eq!(of("null"), Err((403, "foreign_origin")));
+                assert_eq!(of("http://evil.example"), Err((403, "foreign_origin")));
+                assert_eq!(
+                    of(&format!("http://{host}.evil.example")),
+                    Err((403, "foreign_origin"))
+                );
+            }
         }
-        for host in ["", "evil.example", "10.0.0.2", "gateway-1.evil", "10.0.0.1:x", "[fd00::1]x"] {
-            assert_eq!(write(host, None), Err((403, "foreign_host")), "{host}");
+    }
+
+    #[test]
+    fn after_a_wrong_token_no_other_of_the_host_is_looked_at_for_a_second() {
+        let mut guesses = Guesses::default();
+        let mut with = |bearer, from: &str, now| {
+            let from: SocketAddr = from.parse().unwrap();
+            let request = Request { from, ..request("10.0.0.1", None, Some(bearer)) };
+            judged_by(&mut guesses, now, Act::Write, true, &request)
+        };
+        assert_eq!(with(b"wrong", "10.0.0.9:1", at(5)), Err((401, "wrong_token")));
+        let soon = at(5) + Duration::from_millis(999);
+        assert_eq!(with(TOKEN, "10.0.0.9:2", soon), Err((429, "token_too_soon")));
+        assert_eq!(with(TOKEN, "10.0.0.8:2", soon), Ok(()), "another host");
+        assert_eq!(with(TOKEN, "10.0.0.9:2", at(6)), Ok(()));
+        // All of a /64 are one host.
+        assert_eq!(with(b"wrong", "[fd00::1]:1", at(7)), Err((401, "wrong_token")));
+        assert_eq!(with(TOKEN, "[fd00::2]:1", at(7)), Err((429, "token_too_soon")));
+    }
+
+    #[test]
+    fn hosts_that_guess_are_remembered_up_to_a_limit() {
+        let mut guesses = Guesses::default();
+        for host in 0..5000u32 {
+            guesses.note(IpAddr::V4(core::net::Ipv4Addr::from_bits(host)), at(1));
+            assert!(guesses.wrong.len() <= GUESSERS);
         }
-        // Captures are read: they need no Host of ours, but no foreign page may fetch them.
-        let read = |origin| judged(Act::ReadPayload, true, &request("x", origin, Some(TOKEN)));
-        assert_eq!(read(None), Ok(()));
-        assert_eq!(read(Some("http://y")), Err((403, "foreign_origin")));
+        let last = IpAddr::V4(core::net::Ipv4Addr::from_bits(4999));
+        assert!(!guesses.admits(last, at(1)) && guesses.admits(last, at(2)));
+        guesses.note(IpAddr::V6(core::net::Ipv6Addr::LOCALHOST), at(3));
+        assert_eq!(guesses.wrong.len(), 1, "those whose time is over make room");
     }
 
     #[test]

@@ -27,6 +27,8 @@ impl Status {
     pub const LENGTH_REQUIRED: Status = Status(411, "Length Required");
     /// 413: the body is too large.
     pub const TOO_LARGE: Status = Status(413, "Content Too Large");
+    /// 429: a token too soon after a wrong one.
+    pub const TOO_MANY_REQUESTS: Status = Status(429, "Too Many Requests");
     /// 431: line and headers are too large.
     pub const HEADERS_TOO_LARGE: Status = Status(431, "Request Header Fields Too Large");
     /// 500: our mistake.

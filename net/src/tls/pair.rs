@@ -201,6 +201,12 @@ impl Pair {
         text
     }
 
+    /// When the first certificate ends, in seconds since 1970.
+    pub fn not_after(&self) -> Option<u64> {
+        let certificate = Certificate::from_der(self.certificate()).ok()?;
+        Some(certificate.tbs_certificate.validity.not_after.to_unix_duration().as_secs())
+    }
+
     /// SHA-256 of the public key (RFC 7469), as `curl --pinnedpubkey` takes it.
     pub fn pin(&self) -> String {
         let der = p256::PublicKey::from(self.key.verifying_key()).to_public_key_der();

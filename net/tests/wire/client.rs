@@ -84,7 +84,7 @@ pub struct Router {
 impl Hosts {
     pub fn new() -> Self {
         let now = Instant::from_nanos(1_000_000_000);
-        let mut interface = Interface::new(mac(1), 1500, 1, now);
+        let mut interface = Interface::new(mac(1), 1500, [1; 32], now);
         interface.set_addressing(fixed("10.0.0.1/24"), now).unwrap();
         let mut cable = Cable::default();
         let config = Config::new(EthernetAddress(mac(2)).into());

@@ -18,7 +18,7 @@ impl Wire {
     pub fn new(nodes: impl IntoIterator<Item = Addressing>) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let nodes = nodes.into_iter().zip(1..).map(|(addressing, n)| {
-            let mut interface = Interface::new(mac(n), 1500, n.into(), now);
+            let mut interface = Interface::new(mac(n), 1500, [n; 32], now);
             interface.set_addressing(addressing, now).unwrap();
             interface
         });

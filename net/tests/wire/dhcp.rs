@@ -1,187 +1,250 @@
-//! DHCP with a small server, and addresses from a router's advertisement.
+//! The DHCP client with a server that keeps to the rules, and what others say meanwhile.
 
-use crate::common::mac;
+use crate::dhcp_server::*;
 use drivers::hal::Instant;
-use net::{Addressing, Interface};
-use netsim::Collector;
-use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{
-    DhcpMessageType, DhcpPacket, DhcpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
-    IpProtocol, Ipv4Packet, Ipv4Repr, UdpPacket, UdpRepr,
-};
+use net::Addressing;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
-
-/// What the server hands out.
-#[derive(Clone, Copy)]
-struct Offer {
-    server: Ipv4Addr,
-    address: Ipv4Addr,
-    router: Ipv4Addr,
-    lease: Duration,
+const fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
 }
 
-/// The server's answer to a frame, if it is a request.
-fn serve(frame: &[u8], offer: Offer) -> Option<Vec<u8>> {
-    let frame = EthernetFrame::new_checked(frame).ok()?;
-    if frame.ethertype() != EthernetProtocol::Ipv4 {
-        return None;
-    }
-    let ip = Ipv4Packet::new_checked(frame.payload()).ok()?;
-    let udp = UdpPacket::new_checked(ip.payload()).ok()?;
-    let request = DhcpPacket::new_checked(udp.payload()).ok()?;
-    assert!(request.options().any(|o| (o.kind, o.data) == (12, b"gate-1")), "it says its name");
-    let request = DhcpRepr::parse(&request).ok()?;
-    let message_type = match request.message_type {
-        DhcpMessageType::Discover => DhcpMessageType::Offer,
-        DhcpMessageType::Request => DhcpMessageType::Ack,
-        _ => return None,
-    };
-    let dhcp = DhcpRepr {
-        message_type,
-        your_ip: offer.address,
-        server_ip: offer.server,
-        router: Some(offer.router),
-        subnet_mask: Some(Ipv4Addr::new(255, 255, 255, 0)),
-        server_identifier: Some(offer.server),
-        lease_duration: Some(offer.lease.as_secs() as u32),
-        renew_duration: None,
-        rebind_duration: None,
-        requested_ip: None,
-        client_identifier: None,
-        parameter_request_list: None,
-        dns_servers: None,
-        max_size: None,
-        broadcast: false,
-        ..request
-    };
-    let checksums = ChecksumCapabilities::default();
-    let udp = UdpRepr { src_port: 67, dst_port: 68 };
-    let ip = Ipv4Repr {
-        src_addr: offer.server,
-        dst_addr: Ipv4Addr::BROADCAST,
-        next_header: IpProtocol::Udp,
-        payload_len: 8 + dhcp.buffer_len(),
-        hop_limit: 64,
-    };
-    let mut bytes = vec![0; 14 + ip.buffer_len() + ip.payload_len];
-    let mut answer = EthernetFrame::new_unchecked(&mut bytes[..]);
-    answer.set_src_addr(EthernetAddress(mac(254)));
-    answer.set_dst_addr(frame.src_addr());
-    answer.set_ethertype(EthernetProtocol::Ipv4);
-    let mut packet = Ipv4Packet::new_unchecked(answer.payload_mut());
-    ip.emit(&mut packet, &checksums);
-    let mut datagram = UdpPacket::new_unchecked(packet.payload_mut());
-    let (from, to) = (offer.server.into(), Ipv4Addr::BROADCAST.into());
-    let fill = |b: &mut [u8]| dhcp.emit(&mut DhcpPacket::new_unchecked(b)).unwrap();
-    udp.emit(&mut datagram, &from, &to, dhcp.buffer_len(), fill, &checksums);
-    Some(bytes)
+fn silence(_: &Heard) -> Vec<Reply> {
+    Vec::new()
 }
 
-struct World {
-    now: Instant,
-    interface: Interface,
-    /// None: nobody answers.
-    offer: Option<Offer>,
-    frames: usize,
-}
-
-impl World {
-    fn new(offer: Option<Offer>) -> Self {
-        let now = Instant::from_nanos(1);
-        let mut interface = Interface::new(mac(1), 1500, 9, now);
-        interface.set_hostname("gate-1");
-        let addressing = Addressing { dhcp: true, ..Addressing::default() };
-        interface.set_addressing(addressing, now).unwrap();
-        World { now, interface, offer, frames: 0 }
-    }
-
-    /// Runs from timer to timer, as the loop does; how often it woke up.
-    fn run(&mut self, time: Duration) -> usize {
-        let (end, mut wakeups) = (self.now + time, 0);
-        while self.now < end {
-            self.interface.poll(self.now);
-            let mut port = Collector::new(64);
-            self.interface.transmit(&mut port, |_| ());
-            self.frames += port.frames.len();
-            for frame in port.frames {
-                if let Some(answer) = self.offer.and_then(|offer| serve(&frame, offer)) {
-                    self.interface.handle_frame(&answer, self.now);
-                }
-            }
-            match self.interface.poll_timeout() {
-                Some(at) if at <= self.now => (),
-                at => {
-                    self.now = at.map_or(end, |at| at.min(end));
-                    wakeups += 1;
-                }
-            }
-        }
-        wakeups
-    }
-}
-
-fn offer() -> Offer {
-    Offer {
-        server: SERVER,
-        address: Ipv4Addr::new(10, 0, 0, 7),
-        router: SERVER,
-        lease: Duration::from_secs(600),
-    }
+fn ten_minutes(heard: &Heard) -> Vec<Reply> {
+    lease(heard, 600)
 }
 
 #[test]
-fn takes_a_lease_renews_it_and_loses_it() {
-    let mut world = World::new(Some(offer()));
+fn lease_is_taken_renewed_and_lost() {
+    let mut world = World::new();
     let before = world.interface.generation();
-    world.run(Duration::from_millis(100));
+    world.run(Duration::from_millis(100), &mut ten_minutes);
     assert!(world.interface.has_lease());
-    assert_eq!(world.interface.local().v4, [Ipv4Addr::new(10, 0, 0, 7)]);
+    assert_eq!(world.interface.local().v4, [ADDRESS]);
     assert_eq!(world.interface.gateways().0, Some(SERVER));
     let far = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     assert_eq!(world.interface.next_hop(far), Some(SERVER.into()));
     assert_ne!(world.interface.generation(), before);
-    world.run(Duration::from_secs(3600));
+    assert_eq!(world.kinds(), [DISCOVER, REQUEST]);
+    world.run(seconds(3600), &mut ten_minutes);
     assert!(world.interface.has_lease(), "it was renewed");
-    world.offer = None;
-    world.run(Duration::from_secs(601));
+    let renewals = &world.heard[2..];
+    assert!((11..=12).contains(&renewals.len()), "{}", renewals.len());
+    for renewal in renewals {
+        assert_eq!((renewal.kind, renewal.client, renewal.to_all), (REQUEST, ADDRESS, false));
+        assert_eq!((renewal.option(50), renewal.option(54)), (None, None));
+    }
+    world.run(seconds(601), &mut silence);
     assert!(!world.interface.has_lease(), "nobody renews it");
     assert!(world.interface.local().v4.is_empty());
-    world.offer = Some(offer());
-    world.run(Duration::from_secs(30));
+    world.run(seconds(65), &mut ten_minutes);
     assert!(world.interface.has_lease());
     world.interface.set_addressing(Addressing::default(), world.now).unwrap();
     assert!(world.interface.local().v4.is_empty() && !world.interface.has_lease());
+    assert_eq!(world.log(), [""; 0]);
 }
 
 #[test]
-fn without_a_server_it_asks_seldom() {
-    let mut world = World::new(None);
-    let wakeups = world.run(Duration::from_secs(100));
-    assert!(world.frames >= 9 && world.frames <= 30, "{}", world.frames);
+fn requests_name_what_servers_want_to_know() {
+    let mut world = World::new();
+    world.run(seconds(1), &mut ten_minutes);
+    let [discover, request] = &world.heard[..] else { panic!("{:?}", world.kinds()) };
+    for heard in [discover, request] {
+        assert_eq!(heard.option(12), Some(&b"gate-1"[..]));
+        assert_eq!(heard.option(61), Some(&[&[1], &crate::common::mac(1)[..]].concat()[..]));
+        assert!(heard.option(55).unwrap().contains(&26), "the MTU is asked for");
+        assert!(heard.to_all && heard.length >= 300);
+        assert_eq!(heard.client, Ipv4Addr::UNSPECIFIED);
+    }
+    assert_eq!(discover.transaction, request.transaction);
+    assert_eq!(request.option(50), Some(&ADDRESS.octets()[..]));
+    assert_eq!(request.option(54), Some(&SERVER.octets()[..]));
+}
+
+/// RFC 2131 section 4.1: 4, 8, 16, 32, 64 seconds, each a second more or less.
+#[test]
+fn client_without_a_server_asks_ever_more_seldom() {
+    let mut world = World::new();
+    let wakeups = world.run(seconds(400), &mut silence);
+    let times: Vec<Instant> = world.heard.iter().map(|heard| heard.at).collect();
+    let gaps = times.windows(2).map(|pair| pair[1].since(pair[0]).as_millis() as i64);
+    let gaps: Vec<i64> = gaps.collect();
+    for (gap, wanted) in gaps.iter().zip([4000, 8000, 16_000, 32_000, 64_000, 64_000, 64_000]) {
+        assert!((gap - wanted).abs() <= 1000, "{gaps:?}");
+    }
+    assert!(gaps.len() >= 7 && gaps.iter().any(|gap| gap % 1000 != 0), "{gaps:?}");
     assert!(wakeups <= 40, "{wakeups}");
-    world.offer = Some(offer());
     world.interface.link_came_up(world.now);
-    world.run(Duration::from_millis(100));
+    world.run(Duration::from_millis(100), &mut ten_minutes);
     assert!(world.interface.has_lease(), "the link came up, so it asked at once");
 }
 
 #[test]
-fn impossible_offers_are_not_taken() {
-    for address in [Ipv4Addr::LOCALHOST, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
-        let mut world = World::new(Some(Offer { address, ..offer() }));
-        world.run(Duration::from_secs(60));
-        assert!(world.interface.local().v4.is_empty(), "{address}");
-    }
-    // A lease of nobody could not be renewed: smoltcp panics on the way.
-    let mut world = World::new(Some(Offer { server: Ipv4Addr::UNSPECIFIED, ..offer() }));
-    world.run(Duration::from_secs(600));
-    assert!(!world.interface.has_lease());
-    let router = Ipv4Addr::new(224, 0, 0, 1);
-    let mut world = World::new(Some(Offer { router, ..offer() }));
-    world.run(Duration::from_secs(60));
+fn unanswered_renewals_are_a_minute_apart_and_then_go_to_all() {
+    let mut world = World::new();
+    world.run(seconds(1), &mut ten_minutes);
+    world.run(seconds(590), &mut silence);
+    let asked: Vec<(u64, bool)> = world.heard[2..]
+        .iter()
+        .map(|heard| (heard.at.since(Instant::ZERO).as_secs(), heard.to_all))
+        .collect();
+    // T1 300, half the time to T2 at 525, then 60 each; T2, 60.
+    let wanted = [(300, false), (412, false), (472, false), (525, true), (585, true)];
+    assert_eq!(asked, wanted);
     assert!(world.interface.has_lease());
-    assert_eq!(world.interface.gateways().0, None);
+    let transactions: Vec<_> = world.heard[2..].iter().map(|heard| heard.transaction).collect();
+    assert_eq!(transactions[0], transactions[2]);
+    assert_ne!(transactions[2], transactions[3]);
+}
+
+#[test]
+fn another_server_may_renew_a_lease_when_its_own_is_silent() {
+    let other = |heard: &Heard| match heard.client.is_unspecified() {
+        true => lease(heard, 600),
+        false => granting(heard, OTHER, &[MASK, (51, &600u32.to_be_bytes())]),
+    };
+    let mut world = World::new();
+    world.run(seconds(520), &mut { other });
+    let asked = world.heard.len();
+    assert!(
+        asked > 3,
+        "what the other server says to a request to our server alone does not count"
+    );
+    world.run(seconds(60), &mut { other });
+    assert!(world.interface.has_lease());
+    assert_eq!(world.heard.len(), asked + 1);
+    assert_eq!(world.interface.gateways().0, None, "this server names no router");
+}
+
+#[test]
+fn infinite_lease_is_never_renewed() {
+    let mut world = World::new();
+    world.run(seconds(5_000_000), &mut |heard| lease(heard, u32::MAX));
+    assert!(world.interface.has_lease());
+    assert_eq!(world.heard.len(), 2);
+}
+
+#[test]
+fn short_lease_is_kept_without_a_storm() {
+    for length in [1, 2, 5, 20] {
+        let mut world = World::new();
+        world.run(seconds(1), &mut |heard| lease(heard, length));
+        let before = world.heard.len();
+        world.run(seconds(100), &mut |heard| {
+            let mut replies = lease(heard, length);
+            replies.iter_mut().for_each(|reply| reply.delay = Duration::from_millis(5));
+            replies
+        });
+        assert!(world.interface.has_lease(), "{length} s");
+        let asked = world.heard.len() - before;
+        assert!(asked <= 220, "{length} s: {asked}");
+    }
+}
+
+#[test]
+fn one_of_several_offers_is_taken_from_its_server() {
+    let mut world = World::new();
+    world.run(seconds(30), &mut |heard| {
+        let time = (51, &[0, 0, 2, 88][..]);
+        let mut replies = granting(heard, OTHER, &[MASK, time]);
+        replies.extend(granting(heard, SERVER, &[MASK, ROUTER, time]));
+        replies
+    });
+    assert_eq!(world.kinds(), [DISCOVER, REQUEST]);
+    assert_eq!(world.heard[1].option(54), Some(&OTHER.octets()[..]));
+    assert_eq!(world.addresses(), ["10.7.0.50/24"]);
+}
+
+/// Each of these says that it is the answer, and is not.
+#[test]
+fn messages_of_strangers_are_ignored() {
+    type Change = fn(&mut Reply);
+    let changes: [(&str, Change); 4] = [
+        ("transaction", |reply| reply.transaction[3] ^= 1),
+        ("hardware address", |reply| reply.hardware[5] ^= 1),
+        ("server", |reply| {
+            reply.options[5..9].copy_from_slice(&OTHER.octets());
+            reply.source = OTHER;
+        }),
+        ("kind", |reply| reply.options[2] = 9),
+    ];
+    for (what, change) in changes {
+        for kind in [ACK, NAK] {
+            let mut world = World::new();
+            world.run(seconds(3), &mut |heard| {
+                let mut replies = lease(heard, 600);
+                if heard.kind == REQUEST {
+                    let mut false_one =
+                        Reply { options: option(53, &[kind]), ..replies[0].clone() };
+                    false_one.options.extend(option(54, &SERVER.octets()));
+                    false_one.options.extend([1, 4, 255, 0, 0, 0]);
+                    change(&mut false_one);
+                    replies[0].delay = Duration::from_millis(10);
+                    replies.insert(0, false_one);
+                }
+                replies
+            });
+            assert_eq!(world.addresses(), ["10.7.0.50/24"], "{what}, {kind}");
+            assert_eq!(world.kinds(), [DISCOVER, REQUEST], "{what}, {kind}");
+        }
+    }
+}
+
+#[test]
+fn lease_is_confirmed_when_the_link_comes_up() {
+    let mut world = World::new();
+    world.run(seconds(10), &mut ten_minutes);
+    world.interface.link_came_up(world.now);
+    world.run(seconds(10), &mut ten_minutes);
+    assert_eq!(world.kinds(), [DISCOVER, REQUEST, REQUEST]);
+    let asked = world.heard.last().unwrap();
+    assert_eq!((asked.option(50), asked.option(54)), (Some(&ADDRESS.octets()[..]), None));
+    assert!(asked.to_all && asked.client.is_unspecified());
+    // Nobody answers: the lease runs on.
+    world.interface.link_came_up(world.now);
+    world.run(seconds(60), &mut silence);
+    assert!(world.interface.has_lease());
+    assert_eq!(world.heard.len(), 5);
+    world.run(seconds(600), &mut ten_minutes);
+    assert!(world.interface.has_lease());
+}
+
+#[test]
+fn client_that_moved_to_another_network_has_an_address_there_soon() {
+    let mut world = World::probing();
+    world.run(seconds(10), &mut ten_minutes);
+    world.interface.link_came_up(world.now);
+    let there = Ipv4Addr::new(10, 8, 0, 9);
+    let mut server_there = |heard: &Heard| match heard.option(50) {
+        Some(wanted) if wanted != there.octets() => Vec::from([Reply::bare(heard, OTHER, NAK)]),
+        _ => {
+            let time = 600u32.to_be_bytes();
+            let mut replies = granting(heard, OTHER, &[MASK, (51, &time)]);
+            replies.iter_mut().for_each(|reply| reply.address = there);
+            replies
+        }
+    };
+    world.run(seconds(2), &mut server_there);
+    assert_eq!(world.addresses(), ["10.8.0.9/24"]);
+}
+
+/// An authoritative server that knows nothing of our lease, beside the one that gave it.
+#[test]
+fn refusal_of_a_stranger_ends_no_lease_that_its_server_confirms() {
+    let mut world = World::new();
+    world.run(seconds(10), &mut ten_minutes);
+    let mut both = |heard: &Heard| {
+        let mut replies = Vec::from([Reply::bare(heard, OTHER, NAK)]);
+        replies.extend(lease(heard, 600));
+        replies[1].delay = Duration::from_millis(300);
+        replies
+    };
+    world.interface.link_came_up(world.now);
+    world.run(seconds(400), &mut both);
+    assert_eq!(world.addresses(), ["10.7.0.50/24"]);
+    assert_eq!(world.kinds(), [DISCOVER, REQUEST, REQUEST, REQUEST], "confirmed, and renewed");
 }

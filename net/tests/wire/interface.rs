@@ -98,7 +98,7 @@ fn resolves_neighbours_and_gateways() {
 
 #[test]
 fn impossible_addressing_is_refused_and_changes_nothing() {
-    let mut interface = Interface::new(mac(1), 1500, 1, Instant::ZERO);
+    let mut interface = Interface::new(mac(1), 1500, [1; 32], Instant::ZERO);
     interface.set_addressing(fixed("10.0.0.1/24"), Instant::ZERO).unwrap();
     let before = (interface.local().clone(), interface.generation());
     let mut set = |addresses: &[&str], gateways: &[&str]| {
@@ -129,15 +129,16 @@ fn new_addresses_are_announced_and_conflicts_counted() {
     wire.settle();
     // A third station takes node 1's place: its announcement tells who knew that one.
     wire.nodes.remove(1);
-    let mut successor = Interface::new(mac(3), 1500, 3, now);
+    let mut successor = Interface::new(mac(3), 1500, [3; 32], now);
     successor.set_addressing(fixed("10.0.0.2/24"), now).unwrap();
     wire.nodes.push(successor);
     wire.settle();
     assert_eq!(wire.nodes[0].neighbour(ip("10.0.0.2"), now), Some(mac(3)));
-    // And one that takes an address in use is noticed.
+    // And one that takes an address in use is noticed: by its announcement, and by its answer to the defence.
     wire.nodes[1].set_addressing(fixed("10.0.0.1/24"), now).unwrap();
     wire.settle();
-    assert_eq!(wire.nodes[0].counters().conflicts, 1);
+    assert_eq!([0, 1].map(|n| wire.nodes[n].counters().conflicts), [2, 1]);
+    assert!(wire.nodes[0].counters().conflict.is_some());
 }
 
 #[test]
@@ -239,6 +240,9 @@ fn damaged_frames_do_no_harm() {
         wire.settle();
         wire.log.clear();
     }
-    let events = ping(&mut wire, "10.0.0.2", Options { count: 1, ..Options::default() });
-    assert!(matches!(events[0], Event::Reply { .. }));
+    // A damaged frame may name a wrong hardware address, which is believed for a minute, and used while it is verified.
+    wire.pass(Duration::from_secs(61), Duration::from_secs(1));
+    let events = ping(&mut wire, "10.0.0.2", Options { count: 4, ..Options::default() });
+    let answered = events.iter().filter(|event| matches!(event, Event::Reply { .. })).count();
+    assert!(answered >= 2, "{events:?}");
 }

@@ -259,7 +259,7 @@ impl Handler for Routes {
 /// got through, and whether there was ever a lease.
 fn expose(seed: u64, count: usize) -> (usize, bool) {
     let mut now = Instant::from_nanos(1);
-    let mut interface = Interface::new(mac(1), 1500, seed, now);
+    let mut interface = Interface::new(mac(1), 1500, [seed as u8; 32], now);
     let addressing = Addressing {
         addresses: ["10.0.0.1/24", "2001:db8::1/64"].map(|a| a.parse().unwrap()).into(),
         dhcp: true,

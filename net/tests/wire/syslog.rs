@@ -1,7 +1,7 @@
 //! Log records on their way to a server.
 
 use crate::common::{Wire, fixed};
-use net::syslog::{NotNow, Record, Sender, Severity};
+use net::syslog::{NotNow, Record, Sender, Severity, Timestamp};
 use smoltcp::wire::{Ipv4Packet, UdpPacket};
 use std::time::Duration;
 
@@ -24,19 +24,20 @@ fn records_arrive_in_order_and_whole() {
     let mut sender = Sender::new(&mut wire.nodes[0], server, "gate-1", "isthmus");
     let mut record = Record {
         severity: Severity::Warning,
-        time: Duration::from_millis(1_763_636_868_250),
+        time: Some(Timestamp(Duration::from_millis(1_763_636_868_250))),
         source: "rtrs",
         text: "session host-a@10.0.0.9 closed:\nno heartbeat \u{fc}",
     };
     sender.send(&mut wire.nodes[0], &record).unwrap();
     let long = "\u{fc}".repeat(1000);
-    record.text = &long;
+    (record.text, record.time) = (&long, None);
     sender.send(&mut wire.nodes[0], &record).unwrap();
     wire.pass(Duration::from_secs(2), Duration::from_millis(100));
     let messages = messages(&wire);
     let expected = "<12>1 2025-11-20T11:07:48.250000Z gate-1 isthmus - rtrs - \
         session host-a@10.0.0.9 closed: no heartbeat \u{fc}";
     assert_eq!(messages[0], expected);
+    assert!(messages[1].starts_with("<12>1 - gate-1 "), "without a clock: {}", messages[1]);
     assert!((1023..=1024).contains(&messages[1].len()) && messages[1].ends_with('\u{fc}'));
     assert_eq!((messages.len(), sender.sent()), (2, 2));
     sender.stop(&mut wire.nodes[0]);
@@ -45,8 +46,7 @@ fn records_arrive_in_order_and_whole() {
 #[test]
 fn what_cannot_be_sent_is_the_callers_to_keep() {
     let mut wire = Wire::new([fixed("10.0.0.1/24")]);
-    let record =
-        Record { severity: Severity::Error, time: Duration::ZERO, source: "", text: "text" };
+    let record = Record { severity: Severity::Error, time: None, source: "", text: "text" };
     let node = &mut wire.nodes[0];
     let mut lost = Sender::new(node, "192.0.2.1:514".parse().unwrap(), "a", "b");
     assert_eq!(lost.send(node, &record), Err(NotNow), "no route");

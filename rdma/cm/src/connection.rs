@@ -67,6 +67,8 @@ pub struct Connection {
     pub retries_left: u8,
     /// Whether the peer was given longer to answer that message (MRA).
     pub prolonged: bool,
+    /// Its peer has another connection by the same queue pair now: its timer ends it.
+    pub superseded: bool,
     pub deadline: Option<Instant>,
     /// Where it stands among those that may give way, which the table keeps.
     pub order: Option<(Rank, u64)>,

@@ -8,17 +8,24 @@
 //!
 //! # Identity of a peer
 //!
-//! The frame identifies the sender: its port and its source address. A message about a connection counts only if the
-//! frame came in on that connection's port, from its peer's address, by the same kind of RoCE. The GID and the address in
-//! the private data of a REQ must be the frame's, and users of connections see that address. Packets of a connected queue
-//! pair must come from its peer, on its port. Nothing in a message changes the neighbour table.
+//! A host is an address at a port, and where it is the neighbour table of the port says (`neighbours.rs`): ARP, neighbour
+//! discovery, or the entry of the gateway. A message waits until the table has answered. It is dropped if its frame came
+//! from another MAC address, and answers go where the table says. A host behind a gateway may send through another router,
+//! so its frames count from any MAC address; its answers still go to the gateway. The MAC address of a connection is the
+//! one that the table gave. If the table says later that the host has moved, the connection and its queue pair move along.
+//!
+//! A message about a connection counts only if the frame came in on that connection's port, from its peer's address, by
+//! the same kind of RoCE. The GID and the address in the private data of a REQ must be the frame's, and users of
+//! connections see that address. Packets of a connected queue pair must come from its peer, on its port. Nothing in a
+//! message changes the neighbour table.
 //!
 //! Connection IDs have random bits, as have queue pair numbers and first PSNs. A host that does not receive our replies
 //! can send neither a valid RTU nor a packet that replaces one. A host that can send and receive in another's name on its
-//! network is that host, as far as RoCE can tell.
+//! network (ARP spoofing) is that host, as far as RoCE can tell.
 //!
-//! A REQ with a CA GUID and queue pair number in use ends that connection, as with Linux. This needs an otherwise valid
-//! REQ, and a connection of the same address.
+//! A REQ with a CA GUID and queue pair number in use is a request like any other: source addresses can be forged, and with
+//! Linux one such REQ ends the connection. Here the old connection ends when the new one stands, because only the peer
+//! itself can complete it.
 //!
 //! # Limits
 //!
@@ -39,6 +46,8 @@ extern crate std;
 mod caps;
 mod connection;
 mod goodbye;
+mod identity;
+mod neighbours;
 mod receive;
 mod table;
 mod timers;
@@ -52,6 +61,7 @@ use alloc::vec::Vec;
 use connection::State;
 use core::net::IpAddr;
 use drivers::hal::Instant;
+use neighbours::{Neighbours, Way};
 use net::refusal::Refusals;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -63,9 +73,8 @@ use wire::message::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej};
 
 /// Messages that wait to be sent; answers that need no connection get at most half of it.
 const OUTBOX: usize = 256;
-
-/// Neighbours that are remembered.
-const NEIGHBOURS: usize = 256;
+/// Peers with a small path MTU that are remembered.
+const SMALL_PATHS: usize = 256;
 
 /// Time that a REQ, REP or DREQ has to be answered in (code), and how often it is repeated.
 const RESPONSE_TIMEOUT: u8 = 20;
@@ -104,8 +113,11 @@ impl Default for Limits {
 pub enum Counted {
     /// A message that makes no sense.
     Malformed,
-    /// A message that is not from the peer of the connection that it is about, or from nobody.
+    /// A message that is not from the peer of the connection that it is about, from no host's address, or from another
+    /// station than the one that has the address.
     WrongPeer,
+    /// A message that waited for the neighbour table in vain.
+    NoWayBack,
     /// A connection refused because the host that asked has as many as it may have.
     RefusedOfHost,
     /// A connection that was not made yet, or over, and gave way to a new request.
@@ -128,6 +140,8 @@ pub trait Transport: Provider {
     fn numbers(&self, qp: QpId) -> Option<(u32, u32)>;
     /// The same of one that can be connected: reliable, in Init, without a connection. `WrongState` else.
     fn connectable(&self, qp: QpId) -> Result<(u32, u32), VerbsError>;
+    /// The peer of a queue pair has another MAC address now.
+    fn readdress(&mut self, qp: QpId, mac: [u8; 6]);
     /// Notes the connection that a queue pair carries, if it is there.
     fn set_connection(&mut self, qp: QpId, connection: Option<ConnectionId>);
     /// Counts something.
@@ -178,8 +192,7 @@ pub struct Cm {
     outboxes: Vec<(IpAddr, VecDeque<Outgoing>)>,
     /// How many those are.
     waiting: usize,
-    /// Link-layer addresses of peers, the oldest first.
-    neighbours: VecDeque<(IpAddr, [u8; 6])>,
+    neighbours: Neighbours,
     /// Peers to which only smaller packets pass than the port sends, and until when that holds; the oldest first.
     small_paths: VecDeque<(IpAddr, PathMtu, Instant)>,
 }
@@ -197,7 +210,7 @@ impl Cm {
             events: VecDeque::new(),
             outboxes: Vec::new(),
             waiting: 0,
-            neighbours: VecDeque::new(),
+            neighbours: Neighbours::default(),
             small_paths: VecDeque::new(),
         }
     }
@@ -221,6 +234,10 @@ impl Cm {
             connection.deadline = None;
             self.table.set_state(id, State::Established);
             self.events.push_back((id, Event::Established));
+            // The peer has shown that it receives. It uses that queue pair anew, so the old connection of it is over.
+            if let Some(old) = self.table.supersede(id) {
+                self.table.arm(old, Instant::ZERO);
+            }
         }
     }
 
@@ -250,7 +267,7 @@ impl Cm {
 
     /// No timer expires before this.
     pub fn deadline(&self) -> Option<Instant> {
-        self.table.timers.first()
+        if self.neighbours.has_released() { Some(Instant::ZERO) } else { self.table.timers.first() }
     }
 
     fn next_transaction(&mut self) -> u64 {
@@ -332,24 +349,17 @@ impl Cm {
         }
     }
 
-    /// Tells which link-layer address the next hop to `ip` has; `connect` needs to know. Nothing is learned
-    /// from what peers send: answers go where the request came from.
-    pub fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
-        if let Some(known) = self.neighbours.iter_mut().find(|(other, _)| *other == ip) {
-            known.1 = mac;
-            return;
-        }
-        if self.neighbours.len() == NEIGHBOURS {
-            self.neighbours.pop_front();
-        }
-        self.neighbours.push_back((ip, mac));
+    /// The next host that the control plane is to look for in its neighbour table, with the place of the port. It tells
+    /// by [`Manager::learn_neighbour`] or [`Manager::lose_neighbour`].
+    pub fn next_wanted(&mut self) -> Option<(usize, IpAddr)> {
+        self.neighbours.next_wanted()
     }
 
     /// Tells that only packets of `mtu` bytes and less pass to `ip` (layer 3), until then. Connections that are made
     /// from now on keep to it.
     pub fn limit_path(&mut self, ip: IpAddr, mtu: usize, until: Instant) {
         self.small_paths.retain(|(other, ..)| *other != ip);
-        if self.small_paths.len() == NEIGHBOURS {
+        if self.small_paths.len() == SMALL_PATHS {
             self.small_paths.pop_front();
         }
         let mtu = PathMtu::for_ethernet(mtu).unwrap_or(PathMtu::Mtu256);
@@ -367,9 +377,25 @@ impl Cm {
         self.small_paths.retain(|(.., until)| now < *until);
     }
 
-    /// The link-layer address of the next hop to `ip`, if it was told.
-    pub fn neighbour(&self, ip: IpAddr) -> Option<[u8; 6]> {
-        self.neighbours.iter().find(|(known, _)| *known == ip).map(|(_, mac)| *mac)
+    /// Whether there is any.
+    #[inline]
+    pub fn wants_neighbours(&self) -> bool {
+        self.neighbours.wants()
+    }
+
+    /// Enters a host at the port at a place that stays where it is: nobody is asked for it.
+    pub fn pin_neighbour(&mut self, place: usize, host: IpAddr, mac: [u8; 6]) {
+        self.neighbours.pin((place, host), Way { mac, routed: false });
+    }
+
+    /// Whether a host is behind a router, as far as is known.
+    pub fn is_routed(&self, place: usize, host: IpAddr) -> bool {
+        self.neighbours.get((place, host)).is_some_and(|way| way.routed)
+    }
+
+    /// Has the control plane asked where a host is, at the port at a place.
+    pub fn ask_for(&mut self, place: usize, host: IpAddr, now: Instant) {
+        self.neighbours.ask((place, host), now);
     }
 
     /// Whether there are messages to send.
@@ -438,28 +464,5 @@ impl<'a, T: Transport + ?Sized> Manager<'a, T> {
         let mut bytes = [0; mad::LEN];
         Mad { transaction: outgoing.transaction, attribute }.emit(&data, &mut bytes);
         Some(Datagram { address: outgoing.address, bytes })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What was told of a neighbour is kept until there are too many: the oldest is forgotten.
-    #[test]
-    fn neighbours_are_remembered_and_their_number_is_bounded() {
-        let mut cm = Cm::new(&Limits::default(), &mut ChaCha12Rng::seed_from_u64(1));
-        let ip = |n: usize| IpAddr::from([10, 0, (n >> 8) as u8, n as u8]);
-        let mac = |n: usize| [2, 0, 0, 0, (n >> 8) as u8, n as u8];
-        for n in 0..NEIGHBOURS {
-            cm.learn_neighbour(ip(n), mac(n));
-        }
-        assert!((0..NEIGHBOURS).all(|n| cm.neighbour(ip(n)) == Some(mac(n))));
-        // It has another address now, and is none more.
-        cm.learn_neighbour(ip(5), mac(1000));
-        assert_eq!((cm.neighbour(ip(5)), cm.neighbour(ip(0))), (Some(mac(1000)), Some(mac(0))));
-        cm.learn_neighbour(ip(NEIGHBOURS), mac(NEIGHBOURS));
-        let known = (0..=NEIGHBOURS).filter(|&n| cm.neighbour(ip(n)).is_some());
-        assert!(known.eq(1..=NEIGHBOURS));
     }
 }

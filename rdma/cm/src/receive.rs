@@ -2,6 +2,7 @@
 
 use super::caps::{self, MAX_MRA};
 use super::connection::{Connection, State, offered, source_port, time};
+use super::neighbours::Verdict;
 use super::table::{Full, Host};
 use super::wire::Gid;
 use super::wire::ip_cm::{self, IpCm};
@@ -34,15 +35,22 @@ pub struct Arrival {
     pub destination: IpAddr,
     /// The source is an IPv4 address within an IPv6 header.
     pub is_mapped: bool,
-    /// MAC address of the last hop.
-    pub source_mac: [u8; 6],
+    /// MAC address of the last hop, if the device reports it.
+    pub source_mac: Option<[u8; 6]>,
     /// Encapsulation.
     pub gid_type: GidType,
     /// Traffic class, or type of service.
     pub traffic_class: u8,
 }
 
-/// Who sent a message, by its frame, and the way back.
+impl Arrival {
+    /// The host that it says.
+    pub fn host(&self) -> Host {
+        (self.place, self.source)
+    }
+}
+
+/// Who sent a message, and the way back.
 struct From {
     /// Place of the port that it came in on.
     place: usize,
@@ -73,15 +81,24 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         let &Arrival { place, source, .. } = arrival;
         let own = self.over.has_address(place, source);
         // An IPv4 address has no business in an IPv6 header, nor ours in anybody else's frame.
-        if !is_unicast(source) || own || arrival.is_mapped {
+        if !net::is_host(source) || own || arrival.is_mapped {
             return self.over.count(Counted::WrongPeer);
         }
-        // Answers go the way back.
+        let way = match self.judge(arrival, &message, now) {
+            Verdict::From(way) => way,
+            Verdict::Unknown => {
+                let dropped = self.cm().neighbours.hold(arrival, mad, now);
+                (0..dropped).for_each(|_| self.over.count(Counted::NoWayBack));
+                return;
+            }
+            Verdict::Elsewhere(way) => return self.note_foreign(arrival, way, now),
+        };
+        // Answers go the way back that the table gives.
         let back = AddressVector {
             local: arrival.destination,
             remote: source,
             gid_type: arrival.gid_type,
-            remote_mac: arrival.source_mac,
+            remote_mac: way.mac,
             source_port: source_port(1, 1),
             traffic_class: arrival.traffic_class,
             hop_limit: 64,
@@ -125,11 +142,6 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                 return self.refuse_req(req, transaction, from, reason);
             }
         };
-        if let Some(old) = self.cm().table.holder(host, req.ca_guid, req.qpn) {
-            // The peer has forgotten the old connection, or it would not use its queue pair.
-            self.end(old);
-            return self.refuse_req(req, transaction, from, RejectReason::STALE_CONNECTION);
-        }
         if let Err(full) = self.make_way(host) {
             self.note_full(full, from, port);
             return self.refuse_req(req, transaction, from, RejectReason::NO_RESOURCES);
@@ -160,6 +172,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             interval: caps::rep_interval(req.local_response_timeout),
             retries_left: caps::rep_retries(req.max_cm_retries),
             prolonged: false,
+            superseded: false,
             deadline: None,
             order: None,
         });
@@ -506,9 +519,4 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         self.cm().table.set_state(id, State::Refused);
         self.cm().events.push_back((id, Event::Rejected(reason)));
     }
-}
-
-fn is_unicast(address: IpAddr) -> bool {
-    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
-    !address.is_multicast() && !address.is_unspecified() && !broadcast
 }

@@ -161,11 +161,6 @@ impl Table {
         self.asked.range(all).next().map(|(_, &id)| id)
     }
 
-    /// The connection that holds a queue pair of a host.
-    pub fn holder(&self, host: Host, guid: u64, qpn: u32) -> Option<ConnectionId> {
-        self.held.get(&(host, guid, qpn)).copied()
-    }
-
     /// The connection that has to give way before a host can have one more, if any. `Err` if there is no
     /// room and none that gives way.
     pub fn in_the_way(&self, host: Host) -> Result<Option<ConnectionId>, Full> {
@@ -277,6 +272,20 @@ impl Table {
         }
     }
 
+    /// A connection has the queue pair of the peer's that it names; the connection that had it before.
+    pub fn supersede(&mut self, id: ConnectionId) -> Option<ConnectionId> {
+        let key = self.slots.get(id.0)?.holds();
+        let old = self.held.insert(key, id).filter(|old| *old != id)?;
+        self.slots.get_mut(old.0)?.superseded = true;
+        Some(old)
+    }
+
+    /// The connections with a host that have a queue pair of its.
+    pub fn with(&self, host: Host) -> Vec<ConnectionId> {
+        let all = (host, 0, 0)..=(host, u64::MAX, u32::MAX);
+        self.held.range(all).map(|(_, &id)| id).collect()
+    }
+
     fn let_go(&mut self, id: ConnectionId) {
         let Some(connection) = self.slots.get(id.0) else { return };
         let key = connection.holds();
@@ -363,6 +372,7 @@ mod tests {
             interval: Duration::ZERO,
             retries_left: 0,
             prolonged: false,
+            superseded: false,
             deadline: None,
             order: None,
         })

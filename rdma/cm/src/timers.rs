@@ -7,8 +7,9 @@ use drivers::hal::Instant;
 use verbs::{ConnectionId, RejectReason};
 
 impl<T: Transport + ?Sized> Manager<'_, T> {
-    /// Runs the timers of connections that have expired.
+    /// Runs the timers of connections that have expired, and handles messages that waited for the neighbour table.
     pub fn run_timers(&mut self, now: Instant) {
+        self.handle_released(now);
         for _ in 0..self.cm().table.timers.len() {
             let Some(id) = self.cm().table.take_due(now) else { break };
             match self.cm().table.get(id).and_then(|connection| connection.deadline) {
@@ -22,6 +23,10 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
     fn expire(&mut self, id: ConnectionId, now: Instant) {
         let Some(connection) = self.cm().table.get_mut(id) else { return };
         connection.deadline = None;
+        if connection.superseded {
+            connection.superseded = false;
+            return self.end(id);
+        }
         if let (Some((transaction, message)), 1..) = (connection.message, connection.retries_left) {
             connection.retries_left -= 1;
             let (address, interval) = (connection.address, connection.interval);

@@ -46,8 +46,9 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             .get_mut(ip_cm::LEN..ip_cm::LEN + private_data.len())
             .ok_or(VerbsError::Invalid)?
             .copy_from_slice(private_data);
-        let remote_mac = self.cm().neighbour(to.ip()).ok_or(VerbsError::Unreachable)?;
         let port = self.over.port_of(from).ok_or(VerbsError::Invalid)?;
+        let way = self.cm().neighbours.get((port, to.ip()));
+        let remote_mac = way.ok_or(VerbsError::Unreachable)?.mac;
         if from.is_ipv4() != to.is_ipv4() {
             return Err(VerbsError::Invalid);
         }
@@ -96,6 +97,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             interval,
             retries_left: MAX_RETRIES,
             prolonged: false,
+            superseded: false,
             deadline: None,
             order: None,
         });

@@ -54,6 +54,7 @@ impl ConnectX {
         self.events.is_empty()
             && self.jobs.is_empty()
             && !self.management.has_arrivals()
+            && !self.cm.wants_neighbours()
             && !self.cm.has_messages()
             && !self.cm.has_events()
             && !self.cm.has_refused()

@@ -250,6 +250,7 @@ impl ConnectX {
             || self.sent.completions.pending()
             || self.function.has_news()
             || self.management.has_arrivals()
+            || self.cm.wants_neighbours()
     }
 
     /// Whether there are completions that were not taken in.

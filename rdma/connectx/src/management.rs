@@ -1,5 +1,5 @@
-//! Queue pair 1: MADs of the connection manager, which is [`cm`]'s. Who sent one is known by its address, and not by its MAC
-//! address, which the card does not tell: answers go to whom [`ConnectX::learn_neighbour`] was told of.
+//! Queue pair 1: MADs of the connection manager, which is [`cm`]'s. The card does not report the source MAC address of one:
+//! answers go where the neighbour table says that the host is ([`ConnectX::learn_neighbour`]).
 
 use super::context::{Make, Service, gid};
 use super::memory::Buffer;
@@ -13,7 +13,6 @@ use alloc::collections::VecDeque;
 use cm::wire::mad;
 use cm::{Arrival, Cm, Counted, Manager, Transport};
 use core::net::{IpAddr, SocketAddr};
-use core::time::Duration;
 use drivers::hal::{Arena, Instant, Window};
 use net::refusal::Refusals;
 use rand_core::RngCore;
@@ -34,12 +33,6 @@ const BLOCKS_LOG: u32 = 1;
 const HEADER: usize = 40;
 /// Bytes of a receive: what is in front of a MAD, and it.
 const RECEIVE: usize = 512;
-/// Addresses of hosts that are not known, or were told of a while ago, until somebody asks for them; and MADs of hosts
-/// that are not known, until somebody tells.
-const STRANGERS: usize = 16;
-/// How long an address is used until it is asked for again; and for how many hosts that is kept in mind.
-const FRESH: Duration = Duration::from_secs(20);
-const REMEMBERED: usize = 256;
 
 /// The bytes in front of a datagram, which was received there.
 pub fn header(windows: &[Window]) -> [u8; HEADER] {
@@ -67,10 +60,6 @@ pub struct Management {
     next: usize,
     /// MADs that came in a round.
     arrived: VecDeque<(Arrival, [u8; mad::LEN])>,
-    strangers: VecDeque<IpAddr>,
-    waiting: VecDeque<(Arrival, [u8; mad::LEN])>,
-    /// When it was told or asked where hosts are, the oldest first.
-    told: VecDeque<(IpAddr, Instant)>,
 }
 
 impl Management {
@@ -93,9 +82,6 @@ impl Management {
             received,
             next: 0,
             arrived: VecDeque::with_capacity(1 << RECEIVES_LOG),
-            strangers: VecDeque::with_capacity(STRANGERS),
-            waiting: VecDeque::with_capacity(STRANGERS),
-            told: VecDeque::with_capacity(REMEMBERED),
         })
     }
 
@@ -117,56 +103,15 @@ impl Management {
         [self.buffer.window, self.record, self.sent, self.received]
     }
 
-    /// Whether MADs have come that nobody has looked at, or hosts are to be asked for.
+    /// Whether MADs have come that nobody has looked at.
     pub fn has_arrivals(&self) -> bool {
-        !self.arrived.is_empty() || !self.strangers.is_empty()
+        !self.arrived.is_empty()
     }
 
     /// The card was reset.
     pub fn forget(&mut self) {
         while self.sends.give_up().is_some() {}
         self.arrived.clear();
-        self.waiting.clear();
-    }
-
-    /// Wants to be told where a host is.
-    fn ask_for(&mut self, host: IpAddr) {
-        if self.strangers.len() < STRANGERS && !self.strangers.contains(&host) {
-            self.strangers.push_back(host);
-        }
-    }
-
-    /// Whether it was told, or asked, where a host is a while ago; then it was asked now.
-    fn is_due(&mut self, host: IpAddr, now: Instant) -> bool {
-        let known = self.told.iter().position(|(one, _)| *one == host);
-        if let Some(at) = known
-            && now.since(self.told[at].1) < FRESH
-        {
-            return false;
-        }
-        self.note_told(host, now);
-        true
-    }
-
-    fn note_told(&mut self, host: IpAddr, now: Instant) {
-        self.told.retain(|(one, _)| *one != host);
-        if self.told.len() == REMEMBERED {
-            self.told.pop_front();
-        }
-        self.told.push_back((host, now));
-    }
-
-    /// MADs of a host that waited for its address go on.
-    fn go_on(&mut self, host: IpAddr, mac: [u8; 6]) {
-        for _ in 0..self.waiting.len() {
-            match self.waiting.pop_front() {
-                Some((arrival, mad)) if arrival.source == host => {
-                    self.arrived.push_back((Arrival { source_mac: mac, ..arrival }, mad));
-                }
-                Some(other) => self.waiting.push_back(other),
-                None => {}
-            }
-        }
     }
 
     /// Posts the receive of this number.
@@ -204,18 +149,25 @@ impl ConnectX {
         Ok(())
     }
 
-    /// Tells which link-layer address the next hop to `ip` has: whoever is to be connected, or asks for a connection.
-    pub fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
-        self.cm.learn_neighbour(ip, mac);
-        self.management.strangers.retain(|stranger| *stranger != ip);
-        self.management.note_told(ip, self.now);
-        self.management.go_on(ip, mac);
+    /// Takes the answer of the neighbour table: the next hop to a host, and whether that is a router.
+    pub fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6], routed: bool) {
+        Manager::of(self).learn_neighbour(0, ip, mac, routed);
     }
 
-    /// The address of a host that has sent something and is no neighbour that was told of, or was one a while ago: where
-    /// is it? What it has sent waits for the answer.
+    /// Enters a host that stays where it is, as a permanent entry of a neighbour table.
+    pub fn pin_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
+        self.cm.pin_neighbour(0, ip, mac);
+    }
+
+    /// The neighbour table has no way to a host.
+    pub fn lose_neighbour(&mut self, ip: IpAddr) {
+        let now = self.now;
+        Manager::of(self).lose_neighbour(0, ip, now);
+    }
+
+    /// The next host that the neighbour table is to be asked for. What it has sent waits for the answer.
     pub fn next_stranger(&mut self) -> Option<IpAddr> {
-        self.management.strangers.pop_front()
+        self.cm.next_wanted().map(|(_, host)| host)
     }
 
     /// Requests of connections that were refused, to be taken out.
@@ -267,10 +219,6 @@ impl ConnectX {
             self.counters.mads_dropped += 1;
             return;
         }
-        let known = self.cm.neighbour(from);
-        if known.is_none() || self.management.is_due(from, self.now) {
-            self.management.ask_for(from);
-        }
         let traffic_class = match entry.is_ipv4 {
             true => front[21],
             false => front[0] << 4 | front[1] >> 4,
@@ -280,16 +228,13 @@ impl ConnectX {
             source: from,
             destination: destination(&front, entry.is_ipv4),
             is_mapped: !entry.is_ipv4 && from.is_ipv4(),
-            source_mac: known.unwrap_or_default(),
+            source_mac: None,
             gid_type: GidType::RoceV2,
             traffic_class,
         };
-        let (queue, most) = match known {
-            Some(_) => (&mut self.management.arrived, 1 << RECEIVES_LOG),
-            None => (&mut self.management.waiting, STRANGERS),
-        };
-        if queue.len() == most {
-            // The oldest is the likeliest to be said again, or to be of nobody who can be found.
+        let queue = &mut self.management.arrived;
+        if queue.len() == 1 << RECEIVES_LOG {
+            // The oldest is the likeliest to be said again.
             queue.pop_front();
             self.counters.mads_dropped += 1;
         }
@@ -387,6 +332,10 @@ impl Transport for ConnectX {
         fits.then_some((pair.number, pair.initial_psn)).ok_or(VerbsError::WrongState)
     }
 
+    fn readdress(&mut self, _: QpId, _: [u8; 6]) {
+        // The card keeps the address that it was given. The queue pair fails when its retries are used up.
+    }
+
     fn set_connection(&mut self, qp: QpId, connection: Option<ConnectionId>) {
         if let Some(pair) = self.pairs.get_mut(qp.0) {
             pair.connection = connection;
@@ -394,7 +343,7 @@ impl Transport for ConnectX {
     }
 
     fn count(&mut self, what: Counted) {
-        if let Counted::Malformed | Counted::WrongPeer = what {
+        if let Counted::Malformed | Counted::WrongPeer | Counted::NoWayBack = what {
             self.counters.mads_dropped += 1;
         }
     }

@@ -98,7 +98,7 @@ impl ProviderSet {
 
     /// The next host that has sent something to a card and whose hardware address is not known, with the place of the
     /// port.
-    pub fn next_stranger(&mut self) -> Option<(usize, IpAddr)> {
+    pub(super) fn next_stranger_of_cards(&mut self) -> Option<(usize, IpAddr)> {
         self.cards
             .iter_mut()
             .find_map(|card| Some((card.port, card.beside.device.next_stranger()?)))

@@ -22,8 +22,10 @@
 //! The loop polls cards before `serve` (`poll_cards`), rings their doorbells after it (`flush_cards`), and arms their
 //! completion queue with the ports' interrupts before a halt.
 //!
-//! A MAD from a card has no source MAC address. It waits until the control plane, on request (`next_stranger`; from
-//! another core through the port's ring), has resolved the host (`learn_neighbour_at`).
+//! # Neighbours
+//!
+//! A message of the connection manager waits until the control plane, on request (`next_stranger`; from another core
+//! through the port's ring), has resolved the host (`learn_neighbour_at`, `lose_neighbour_at`).
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -126,22 +128,40 @@ impl ProviderSet {
         true
     }
 
-    /// Tells which link-layer address the next hop to `ip` has, from the address `local` of ours.
-    pub fn learn_neighbour(&mut self, _local: IpAddr, ip: IpAddr, mac: [u8; 6]) {
+    /// Takes the answer of the neighbour table of the port that has the address `local` of ours, as
+    /// [`ProviderSet::learn_neighbour_at`].
+    pub fn learn_neighbour(&mut self, local: IpAddr, ip: IpAddr, mac: [u8; 6], routed: bool) {
         #[cfg(feature = "connectx")]
-        if let Some(port) = self.card_of(_local) {
-            return self.learn_neighbour_at(port, ip, mac);
+        if let Some(port) = self.card_of(local) {
+            return self.learn_neighbour_at(port, ip, mac, routed);
         }
-        self.roce.learn_neighbour(ip, mac);
+        if let Some(port) = self.roce.port_of(local) {
+            self.roce.learn_neighbour(port, ip, mac, routed);
+        }
     }
 
-    /// The same, on the port at a place.
-    pub fn learn_neighbour_at(&mut self, _port: usize, ip: IpAddr, mac: [u8; 6]) {
+    /// Takes the answer of the neighbour table of the port at a place: the next hop to a host, and whether that is a
+    /// router.
+    pub fn learn_neighbour_at(&mut self, port: usize, ip: IpAddr, mac: [u8; 6], routed: bool) {
         #[cfg(feature = "connectx")]
-        if let Some(card) = self.card_mut(_port) {
-            return card.learn_neighbour(ip, mac);
+        if let Some(card) = self.card_mut(port) {
+            return card.learn_neighbour(ip, mac, routed);
         }
-        self.roce.learn_neighbour(ip, mac);
+        self.roce.learn_neighbour(port, ip, mac, routed);
+    }
+
+    /// The neighbour table of the port at a place has no way to a host.
+    pub fn lose_neighbour_at(&mut self, port: usize, ip: IpAddr, now: Instant) {
+        #[cfg(feature = "connectx")]
+        if let Some(card) = self.card_mut(port) {
+            return card.lose_neighbour(ip);
+        }
+        self.roce.lose_neighbour(port, ip, now);
+    }
+
+    /// The next host that a neighbour table is to be asked for, with the place of the port.
+    pub fn next_stranger(&mut self) -> Option<(usize, IpAddr)> {
+        self.roce.next_stranger().or_else(|| self.next_stranger_of_cards())
     }
 
     /// Tells that only packets of `mtu` bytes and less pass to `ip` (layer 3), until then.

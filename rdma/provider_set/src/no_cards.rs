@@ -54,7 +54,7 @@ impl ProviderSet {
 
     /// The next host whose hardware address a card wants to know.
     #[inline(always)]
-    pub fn next_stranger(&mut self) -> Option<(usize, IpAddr)> {
+    pub(super) fn next_stranger_of_cards(&mut self) -> Option<(usize, IpAddr)> {
         None
     }
 

@@ -48,8 +48,10 @@ pub struct Drops {
     pub unknown_qp: u64,
     /// The queue pair is of another service, or not in a state to take it.
     pub wrong_state: u64,
-    /// Not from the queue pair's peer.
+    /// Not from the queue pair's peer, or not from the station that has the source address.
     pub wrong_peer: u64,
+    /// Connection manager messages that waited for the neighbour table in vain.
+    pub no_way_back: u64,
     /// Wrong partition, or wrong key of a datagram.
     pub wrong_key: u64,
     /// Wrong ICRC.

@@ -3,7 +3,7 @@
 //!
 //! [`Roce`] is a state machine. Its loop passes received frames (`handle_frame`), takes packets to transmit
 //! (`poll_transmit`), runs its timers (`poll_timeout`, `handle_timeout`), and uses it through the traits of [`verbs`]. It
-//! does not resolve link-layer addresses, does not fragment, and offers neither UC, RD, XRC nor shared receive queues.
+//! does not resolve link-layer addresses (it asks, `next_stranger`, and is told, `learn_neighbour`), does not fragment, and offers neither UC, RD, XRC nor shared receive queues.
 //!
 //! The work per packet does not depend on the number of queue pairs: a queue pair with data to send is on its port's
 //! list, timers are in a heap (`softverbs::timers`), connections are found in maps by their names and by host. Only rare
@@ -81,6 +81,8 @@ pub struct Roce {
     /// … and random bits above it. These are the bits of the place.
     qpn_slots: u32,
     cm: Cm,
+    /// Slots of queue pairs, with port and peer, that packets came for from another MAC address than the peer's.
+    doubts: VecDeque<(usize, usize, IpAddr)>,
     /// PSN of its next MAD.
     mad_psn: u32,
     events: VecDeque<AsyncEvent>,
@@ -110,6 +112,7 @@ impl Roce {
             qpn_mask: rng.next_u32() & 0xff_ffff,
             qpn_slots,
             cm: Cm::new(&limits.cm(), rng),
+            doubts: VecDeque::new(),
             mad_psn: rng.next_u32() & 0xff_ffff,
             // Each queue pair has at most two events, a port one of each kind: room is made with them.
             events: VecDeque::new(),
@@ -161,7 +164,7 @@ impl Roce {
     }
 
     /// The port that has an address.
-    fn port_of(&self, address: IpAddr) -> Option<usize> {
+    pub fn port_of(&self, address: IpAddr) -> Option<usize> {
         self.ports.iter().position(|port| port.config.addresses.contains(&address))
     }
 

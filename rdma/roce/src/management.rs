@@ -1,6 +1,7 @@
 //! The connection manager over queue pairs of this provider: its MADs are packets of queue pair 1.
 
 use super::Roce;
+use super::qp::Qp;
 use super::transmit::TxBuffer;
 use super::wire::bth::{Bth, DEFAULT_PKEY};
 use super::wire::extended::Deth;
@@ -16,6 +17,9 @@ use verbs::{
     ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, PathMtu, QpId, QpState,
     QpType, RejectReason, VerbsError,
 };
+
+/// Queue pairs whose peers may have moved, until the neighbour table has said so.
+const DOUBTS: usize = 64;
 
 impl Transport for Roce {
     fn cm(&self) -> &Cm {
@@ -52,6 +56,12 @@ impl Transport for Roce {
         fits.then_some(numbers).ok_or(VerbsError::WrongState)
     }
 
+    fn readdress(&mut self, qp: QpId, mac: [u8; 6]) {
+        if let Some(found) = self.qps.get_mut(qp.0) {
+            found.readdress(mac);
+        }
+    }
+
     fn set_connection(&mut self, qp: QpId, connection: Option<ConnectionId>) {
         if let Some(found) = self.qps.get_mut(qp.0) {
             found.connection = connection;
@@ -62,6 +72,7 @@ impl Transport for Roce {
         *match what {
             Counted::Malformed => &mut self.counters.dropped.malformed,
             Counted::WrongPeer => &mut self.counters.dropped.wrong_peer,
+            Counted::NoWayBack => &mut self.counters.dropped.no_way_back,
             Counted::RefusedOfHost => &mut self.counters.refused_of_host,
             Counted::GaveWay => &mut self.counters.gave_way,
         } += 1;
@@ -69,10 +80,54 @@ impl Transport for Roce {
 }
 
 impl Roce {
-    /// Tells which link-layer address the next hop to `ip` has; `connect` needs to know. Nothing is learned
-    /// from what peers send: answers go where the request came from.
-    pub fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
-        self.cm.learn_neighbour(ip, mac);
+    /// Takes the answer of the neighbour table of a port: the MAC address of the next hop to a host, and whether that is a
+    /// router. `connect` needs to know, and so does what came from the host. Nothing is learned from what peers send.
+    pub fn learn_neighbour(&mut self, port: usize, host: IpAddr, mac: [u8; 6], routed: bool) {
+        Manager::of(self).learn_neighbour(port, host, mac, routed);
+        for _ in 0..self.doubts.len() {
+            let Some(doubt @ (slot, at, whose)) = self.doubts.pop_front() else { break };
+            if (at, whose) != (port, host) {
+                self.doubts.push_back(doubt);
+                continue;
+            }
+            let is_it = |qp: &&mut Qp| qp.port == port && qp.remote() == Some(host);
+            if let Some(qp) = self.qps.at_mut(slot).filter(is_it) {
+                qp.routed = routed;
+                qp.readdress(mac);
+            }
+        }
+    }
+
+    /// Enters a host at a port that stays where it is, as a permanent entry of a neighbour table.
+    pub fn pin_neighbour(&mut self, port: usize, host: IpAddr, mac: [u8; 6]) {
+        self.cm.pin_neighbour(port, host, mac);
+    }
+
+    /// The neighbour table of a port has no way to a host.
+    pub fn lose_neighbour(&mut self, port: usize, host: IpAddr, now: Instant) {
+        self.doubts.retain(|&(_, at, whose)| (at, whose) != (port, host));
+        Manager::of(self).lose_neighbour(port, host, now);
+    }
+
+    /// The next host that a neighbour table is to be asked for, and the port. What it has sent waits for the answer.
+    pub fn next_stranger(&mut self) -> Option<(usize, IpAddr)> {
+        self.cm.next_wanted()
+    }
+
+    /// A packet for the queue pair in `slot` has its peer's IP address and came from another MAC address. The peer may
+    /// have moved, or be behind several routers: the neighbour table knows.
+    #[cold]
+    pub(super) fn doubt(&mut self, slot: usize, port: usize, now: Instant) {
+        let Some(host) = self.qps.at_mut(slot).and_then(|qp| qp.remote()) else { return };
+        let doubt = (slot, port, host);
+        if self.doubts.contains(&doubt) {
+            return self.cm.ask_for(port, host, now);
+        }
+        if self.doubts.len() == DOUBTS {
+            self.doubts.pop_front();
+        }
+        self.doubts.push_back(doubt);
+        self.cm.ask_for(port, host, now);
     }
 
     /// Tells that only packets of `mtu` bytes and less pass to `ip` (layer 3), until then.
@@ -115,7 +170,7 @@ impl Roce {
             source,
             destination: frame.destination().address(),
             is_mapped: frame.network == Network::Ipv6 && source.is_ipv4(),
-            source_mac: frame.source_mac(),
+            source_mac: Some(frame.source_mac()),
             gid_type: frame.gid_type(),
             traffic_class: frame.traffic_class(),
         };

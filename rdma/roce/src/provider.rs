@@ -275,6 +275,7 @@ impl Provider for Roce {
             QpType::Rc => {
                 found.ready_to_receive(peer, mac)?;
                 found.port = place;
+                found.routed = self.cm.is_routed(place, peer.address.remote);
                 found.requester.port = place;
                 Ok(())
             }

@@ -10,6 +10,7 @@ use super::requester::Requester;
 use super::responder::Responder;
 use super::wire::frame::Template;
 use super::wire::header_prediction::HeaderPrediction;
+use core::net::IpAddr;
 use drivers::hal::Instant;
 use verbs::{
     CompletedOperation, Completion, ConnectionId, CqId, PathMtu, PdId, QpId, QpInit, QpState,
@@ -78,6 +79,8 @@ pub struct Qp {
     pub expected: Option<HeaderPrediction>,
     /// Place of the port that it sends through.
     pub port: usize,
+    /// The peer is behind a router, and what it sends may come through another one.
+    pub routed: bool,
     pub requester: Requester,
     pub responder: Responder,
     pub receives: ReceiveQueue,
@@ -108,6 +111,7 @@ impl Qp {
             peer: None,
             expected: None,
             port: 0,
+            routed: false,
             requester: Requester::new(sends as usize, init),
             responder: Responder::new(),
             receives: ReceiveQueue::new(init),
@@ -134,10 +138,23 @@ impl Qp {
         }
         let template = Template::new(mac, &to.address);
         self.peer = Some(Peer { qpn: to.remote_qpn & 0xff_ffff, template, path_mtu: to.path_mtu });
-        self.expected = HeaderPrediction::new(&template);
+        self.expected = HeaderPrediction::new(&template, to.address.remote_mac);
         self.responder.start(Psn::new(to.rq_psn), to.max_dest_rd_atomic, to.min_rnr_timer);
         self.state = QpState::Rtr;
         Ok(())
+    }
+
+    /// Address of the peer.
+    pub fn remote(&self) -> Option<IpAddr> {
+        self.peer.as_ref().map(|peer| peer.template.remote().address())
+    }
+
+    /// The peer is at that MAC address now.
+    pub fn readdress(&mut self, mac: [u8; 6]) {
+        if let Some(peer) = &mut self.peer {
+            peer.template.readdress(mac);
+            self.expected = HeaderPrediction::new(&peer.template, mac);
+        }
     }
 
     /// Ready-to-receive to ready-to-send.

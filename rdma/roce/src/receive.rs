@@ -153,12 +153,23 @@ impl Roce {
         // A connected queue pair knows its own address, and its port.
         if qp.peer.is_none() {
             addressed()?;
+            if !net::is_host(frame.source().address()) {
+                return Err(DropReason::WrongPeer);
+            }
         } else if qp.port != number {
             return Err(DropReason::WrongPeer);
         }
         check_state(qp, &request)?;
         check_peer(qp, frame, &request)?;
         check_icrc(&self.icrc, frame.network, frame.headers)?;
+        if let Some(peer) = &qp.peer {
+            if qp.routed {
+                qp.expected = HeaderPrediction::new(&peer.template, frame.source_mac());
+            } else if frame.source_mac() != *peer.template.remote_mac() {
+                self.doubt(slot, number, now);
+                return Err(DropReason::WrongPeer);
+            }
+        }
         self.deliver(number, slot, &request, Some(frame), now)
     }
 

@@ -38,28 +38,58 @@ const ACCEPTED: usize = 16;
 /// Places for those who come while all others are taken, until it is decided whether another gives way.
 const OVERFLOW: usize = 8;
 
+/// Bytes of the buffers of a connection.
+fn cost(limits: Limits) -> u64 {
+    (limits.receive + limits.transmit) as u64
+}
+
+fn with_overflow(limits: Limits) -> Limits {
+    Limits { connections: limits.connections + OVERFLOW, ..limits }
+}
+
 impl Acceptor {
     /// Listens on `port` of all addresses of the interface, and if it `offers` does so with SMC. `owner`: how
-    /// the engine's sockets say that they are of this acceptor ([`Engine::poll_event`]).
+    /// the engine's sockets say that they are of this acceptor ([`Engine::poll_event`]). `beyond`: bytes that a connection
+    /// takes beyond its buffers, out of the engine's books.
     pub fn new(
         interface: &mut Interface,
         port: u16,
         offers: bool,
-        limits: Limits,
+        (limits, beyond): (Limits, u64),
         gate: Gate,
         owner: u32,
     ) -> Self {
-        let places = limits.connections;
-        let connections = places + OVERFLOW;
-        let listener = Listener::new(interface, port, Limits { connections, ..limits });
+        let listener = Listener::new(interface, port, with_overflow(limits));
         listener.offer_smc(interface, offers);
-        let cost = (limits.receive + limits.transmit) as u64;
         Acceptor {
-            connections: Connections::new(listener, owner, cost, true),
+            connections: Connections::new(listener, owner, cost(limits) + beyond, true),
             gate,
-            places,
+            places: limits.connections,
             evicts: None,
         }
+    }
+
+    /// Has other limits, and lets others in, from the next connection on. Connections that there are stay, but for those
+    /// of hosts that the gate admits no more: these end.
+    pub fn adjust<P: Provider + ?Sized>(
+        &mut self,
+        (limits, beyond): (Limits, u64),
+        gate: Gate,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        self.connections.tcp.set_limits(interface, with_overflow(limits));
+        self.connections.set_cost(cost(limits) + beyond);
+        self.places = limits.connections;
+        self.evicts = None;
+        for id in self.connections.shaking() {
+            let host = self.connections.ends(id).map(|(_, remote)| remote.ip());
+            if host.is_some_and(|host| !gate.hosts.admits(host)) {
+                self.connections.close(id, true, interface, engine, ctx);
+            }
+        }
+        self.gate = gate;
     }
 
     /// Its name among those of [`Interface::ready`].
@@ -82,7 +112,8 @@ impl Acceptor {
             let offers = listener.offers_smc(interface, stream);
             let (host, cost, owner) =
                 (remote.ip(), self.connections.cost(), self.connections.owner());
-            if !engine.admission.admit(host, &self.gate, offers, cost) {
+            let here = self.connections.of_host(host);
+            if !engine.admission.admit(host, &self.gate, offers, cost, here) {
                 self.connections.tcp.abort(interface, stream, ctx.now);
                 continue;
             }
@@ -156,7 +187,22 @@ impl Acceptor {
         Instant::first([self.connections.tcp.poll_timeout(), self.evicts])
     }
 
-    /// Ends everything: nobody listens any more, and connections end by an abort.
+    /// Listens no more, and ends all connections by an abort. Handshakes that have gone far are finished first: until
+    /// [`Connections::is_over`] it is to be polled, and then stopped.
+    pub fn end<P: Provider + ?Sized>(
+        &mut self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        self.connections.tcp.stop_listening(interface);
+        while let Some(stream) = self.connections.tcp.accept(interface, ctx.now) {
+            self.connections.tcp.abort(interface, stream, ctx.now);
+        }
+        self.connections.close_all(interface, engine, ctx);
+    }
+
+    /// Ends everything at once: nobody listens any more, and connections end by an abort.
     pub fn stop<P: Provider + ?Sized>(
         self,
         interface: &mut Interface,

@@ -22,13 +22,25 @@ pub struct Gate {
     pub hosts: Hosts,
     /// Who may speak SMC-R.
     pub smc: Hosts,
+    /// Connections that a host may have of this listener; without it what [`Admission`] says of all listeners.
+    pub per_host: Option<u32>,
+}
+
+/// What one host may have of a number of places where nothing else is said: three quarters, so that none is left without
+/// one because of another.
+pub fn share_of(places: u32) -> u32 {
+    (places - places.div_ceil(4)).max(1)
 }
 
 impl Gate {
     /// The key of the configuration that says how many may be connected: beside the one that says who.
     fn places_key(&self) -> String {
+        self.beside_key("connections")
+    }
+
+    fn beside_key(&self, key: &str) -> String {
         let section = self.key.rsplit_once('.').map_or("smc", |(section, _)| section);
-        format!("{section}.connections")
+        format!("{section}.{key}")
     }
 }
 
@@ -37,15 +49,26 @@ const CONNECTION: &str = "connection";
 /// Why, when all places are taken.
 const FULL: &str = "connections";
 
+/// What a host holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    connections: u32,
+    pinned: u32,
+    /// Of the buffers.
+    bytes: u64,
+}
+
 /// The books.
 #[derive(Debug)]
 pub struct Admission {
-    /// Bytes that buffers may still take.
+    /// Bytes that buffers may still take, and those of one host.
     left: u64,
+    bytes_per_host: u64,
     /// Connections that a host may have.
     per_host: u32,
-    /// By who is accountable.
-    hosts: BTreeMap<IpAddr, u32>,
+    /// By who is accountable: the connections of a host, and of these those that are over here, and that the host has not
+    /// let go of.
+    hosts: BTreeMap<IpAddr, Held>,
     /// What was refused.
     pub refusals: Refusals,
 }
@@ -57,10 +80,11 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// For buffers of so many bytes, and so many connections of one host.
+    /// For buffers of so many bytes, of which one host may have three quarters, and so many connections of one host.
     pub fn new(bytes: u64, per_host: u32) -> Self {
         let (hosts, refusals) = (BTreeMap::new(), Refusals::default());
-        Admission { left: bytes, per_host, hosts, refusals }
+        let bytes_per_host = bytes - bytes / 4;
+        Admission { left: bytes, bytes_per_host, per_host, hosts, refusals }
     }
 
     /// Bytes that buffers may still take.
@@ -68,24 +92,49 @@ impl Admission {
         self.left
     }
 
-    /// Lets a connection of a host in that takes so many bytes, and speaks `smc`; false if it may not.
-    pub(super) fn admit(&mut self, host: IpAddr, gate: &Gate, smc: bool, bytes: u64) -> bool {
-        let count = self.hosts.get(&accountable(host)).copied().unwrap_or(0);
+    /// Lets a connection of a host in that takes so many bytes, and speaks `smc`; false if it may not. It has `here` of the
+    /// listener already.
+    pub(super) fn admit(
+        &mut self,
+        host: IpAddr,
+        gate: &Gate,
+        smc: bool,
+        bytes: u64,
+        here: u32,
+    ) -> bool {
+        let held = self.hosts.get(&accountable(host)).copied().unwrap_or_default();
+        let Held { connections: count, pinned, bytes: taken } = held;
         let (reason, advice): (_, Cow<'static, str>) = if !gate.hosts.admits(host) {
             let advice = format!("{} does not list this host", gate.key);
             ("host_not_admitted", advice.into())
         } else if smc && !gate.smc.admits(host) {
             ("host_not_admitted", "smc.hosts does not list this host for SMC-R".into())
         } else if count >= self.per_host {
-            let advice =
+            let mut advice =
                 format!("it has {count} connections; limits.connections_per_host allows no more");
+            if pinned > 0 {
+                let over = format!(", and {pinned} of them are over here and not at its end");
+                advice.insert_str(advice.find(';').unwrap_or(advice.len()), &over);
+            }
             ("connections_per_host", advice.into())
+        } else if let Some(most) = gate.per_host.filter(|most| here >= *most) {
+            let advice = format!(
+                "it has {here} of this port's places; {} allows no more than {most}",
+                gate.beside_key("connections_per_host")
+            );
+            ("connections_per_host", advice.into())
+        } else if taken > 0 && taken + bytes > self.bytes_per_host {
+            let advice = "the buffers of its connections take three quarters of what there is for all hosts: smaller \
+                          buffer_size, fewer connections of it, or more memory";
+            ("memory_per_host", advice.into())
         } else if bytes > self.left {
             let advice = "the buffers of all connections take what there is for them: smaller buffer_size, \
                           fewer connections, or more memory";
             ("memory", advice.into())
         } else {
-            *self.hosts.entry(accountable(host)).or_default() += 1;
+            let held = self.hosts.entry(accountable(host)).or_default();
+            held.connections += 1;
+            held.bytes += bytes;
             self.left -= bytes;
             return true;
         };
@@ -146,12 +195,30 @@ impl Admission {
     /// A connection of a host that was let in is over.
     pub(super) fn leave(&mut self, host: IpAddr, bytes: u64) {
         self.give_back(bytes);
+        self.forget_one(host, false, bytes);
+    }
+
+    /// A connection of a host's is over here, and the host can still write to its buffer, or has not said that it is over:
+    /// until [`Admission::unpin`] it counts as one that it has.
+    pub(super) fn pin(&mut self, host: IpAddr) {
+        let held = self.hosts.entry(accountable(host)).or_default();
+        held.connections += 1;
+        held.pinned += 1;
+    }
+
+    /// The host has let go of such a connection.
+    pub(super) fn unpin(&mut self, host: IpAddr) {
+        self.forget_one(host, true, 0);
+    }
+
+    fn forget_one(&mut self, host: IpAddr, pinned: bool, bytes: u64) {
         let host = accountable(host);
-        if let Some(count) = self.hosts.get_mut(&host) {
-            *count -= 1;
-            if *count == 0 {
-                self.hosts.remove(&host);
-            }
+        let Some(held) = self.hosts.get_mut(&host) else { return };
+        held.connections = held.connections.saturating_sub(1);
+        held.pinned = held.pinned.saturating_sub(u32::from(pinned));
+        held.bytes = held.bytes.saturating_sub(bytes);
+        if held.connections == 0 {
+            self.hosts.remove(&host);
         }
     }
 
@@ -178,18 +245,19 @@ mod tests {
         let mut books = Admission::new(100, 2);
         let hosts = |text: &str| Hosts::new(Vec::from([text.parse().unwrap()]));
         let (name, key) = ("rule web".into(), "rule.N.hosts");
-        let gate = Gate { name, key, hosts: hosts("10.0.0.0/8"), smc: hosts("10.1.0.0/16") };
+        let (hosts, smc) = (hosts("10.0.0.0/8"), hosts("10.1.0.0/16"));
+        let gate = Gate { name, key, hosts, smc, per_host: None };
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        assert!(!books.admit(ip("192.0.2.1"), &gate, false, 10));
-        assert!(!books.admit(ip("10.0.0.1"), &gate, true, 10));
-        assert!(books.admit(ip("10.0.0.1"), &gate, false, 10));
-        assert!(books.admit(ip("10.1.0.1"), &gate, true, 40));
-        assert!(books.admit(ip("10.1.0.1"), &gate, true, 40));
-        assert!(!books.admit(ip("10.1.0.1"), &gate, true, 1), "it has two");
-        assert!(!books.admit(ip("10.1.0.2"), &gate, true, 11), "there are ten");
-        assert!(books.take(10) && !books.take(1));
-        books.leave(ip("10.1.0.1"), 40);
-        assert!(books.admit(ip("10.1.0.1"), &gate, true, 40));
+        assert!(!books.admit(ip("192.0.2.1"), &gate, false, 10, 0));
+        assert!(!books.admit(ip("10.0.0.1"), &gate, true, 10, 0));
+        assert!(books.admit(ip("10.0.0.1"), &gate, false, 10, 0));
+        assert!(books.admit(ip("10.1.0.1"), &gate, true, 35, 0));
+        assert!(books.admit(ip("10.1.0.1"), &gate, true, 35, 0));
+        assert!(!books.admit(ip("10.1.0.1"), &gate, true, 1, 0), "it has two");
+        assert!(!books.admit(ip("10.1.0.2"), &gate, true, 21, 0), "there are twenty");
+        assert!(books.take(20) && !books.take(1));
+        books.leave(ip("10.1.0.1"), 35);
+        assert!(books.admit(ip("10.1.0.1"), &gate, true, 35, 0));
         let reasons: Vec<_> =
             core::iter::from_fn(|| books.refusals.pop()).map(|refusal| refusal.reason).collect();
         let host = "host_not_admitted";
@@ -198,18 +266,44 @@ mod tests {
         assert_eq!(books.hosts.len(), 1, "who has none is forgotten");
     }
 
+    /// With what is shipped one host has some of everything, and another finds some left.
+    #[test]
+    fn greedy_host_leaves_places_and_memory_to_others() {
+        assert_eq!([1, 2, 3, 4, 64, 128, 4096].map(share_of), [1, 1, 2, 3, 48, 96, 3072]);
+        let gate = Gate { per_host: Some(share_of(64)), ..Gate::default() };
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (greedy, honest) = (ip("10.0.0.1"), ip("10.0.0.2"));
+        let mut books = Admission::new(4 << 20, 1024);
+        let has = (0..64).filter(|&n| books.admit(greedy, &gate, false, 1, n)).count();
+        assert_eq!(has, 48);
+        assert!(books.admit(honest, &gate, false, 1, 0));
+        // However many listeners there are.
+        let mut books = Admission::new(4 << 20, 1024);
+        let each = 64 << 10;
+        let has = (0..64).filter(|_| books.admit(greedy, &gate, false, each, 0)).count();
+        assert_eq!(has, 48);
+        let reason = core::iter::from_fn(|| books.refusals.pop()).last().map(|one| one.reason);
+        assert_eq!(reason, Some("memory_per_host"));
+        assert!((0..16).all(|_| books.admit(honest, &gate, false, each, 0)));
+        // One is had in any case.
+        let mut books = Admission::new(100, 1024);
+        assert!(books.admit(greedy, &gate, false, 100, 0));
+        books.leave(greedy, 100);
+        assert!(books.hosts.is_empty() && books.left() == 100);
+    }
+
     /// A host with a /64 has as many addresses as it likes, and not more connections for that.
     #[test]
     fn a_64_is_one_host() {
         let mut books = Admission::new(100, 2);
         let gate = Gate::default();
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        assert!(books.admit(ip("2001:db8::1"), &gate, false, 1));
-        assert!(books.admit(ip("2001:db8::2"), &gate, false, 1));
-        assert!(!books.admit(ip("2001:db8::3:4:5:6"), &gate, false, 1));
-        assert!(books.admit(ip("2001:db8:0:1::1"), &gate, false, 1));
+        assert!(books.admit(ip("2001:db8::1"), &gate, false, 1, 0));
+        assert!(books.admit(ip("2001:db8::2"), &gate, false, 1, 0));
+        assert!(!books.admit(ip("2001:db8::3:4:5:6"), &gate, false, 1, 0));
+        assert!(books.admit(ip("2001:db8:0:1::1"), &gate, false, 1, 0));
         books.leave(ip("2001:db8::1"), 1);
-        assert!(books.admit(ip("2001:db8::9"), &gate, false, 1));
+        assert!(books.admit(ip("2001:db8::9"), &gate, false, 1, 0));
         for host in ["2001:db8::2", "2001:db8::9", "2001:db8:0:1::1"] {
             books.leave(ip(host), 1);
         }

@@ -22,12 +22,18 @@ pub struct Connector {
 
 impl Connector {
     /// Without any connection. `seed` as in [`TcpConnector::new`]; `owner`: how the engine's sockets say that they
-    /// are of this connector ([`Engine::poll_event`]).
-    pub fn new(limits: Limits, seed: u16, owner: u32) -> Self {
-        let cost = (limits.receive + limits.transmit) as u64;
+    /// are of this connector ([`Engine::poll_event`]); `cost`: bytes of the engine's books that a connection takes, which
+    /// somebody else may have paid for.
+    pub fn new(limits: Limits, cost: u64, seed: u16, owner: u32) -> Self {
         Connector {
             connections: Connections::new(TcpConnector::new(limits, seed), owner, cost, false),
         }
+    }
+
+    /// Has other limits from the next connection on.
+    pub fn adjust(&mut self, limits: Limits, cost: u64, interface: &mut Interface) {
+        self.connections.tcp.set_limits(interface, limits);
+        self.connections.set_cost(cost);
     }
 
     /// Its name among those of [`Interface::ready`]; always of the same interface.

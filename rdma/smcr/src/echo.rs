@@ -41,21 +41,22 @@ pub struct Echo {
 
 impl Echo {
     /// Listens on [`ECHO_PORT`], or on [`DISCARD_PORT`], for the hosts of `smc.hosts`; `offers` as in
-    /// [`Acceptor::new`], as is `owner`.
+    /// [`Acceptor::new`], as is `owner`. A host has `per_host` connections at most.
     pub fn new(
         interface: &mut Interface,
         discard: bool,
         offers: bool,
-        limits: Limits,
+        (limits, per_host): (Limits, u32),
         hosts: &Hosts,
         owner: u32,
     ) -> Self {
         let port = if discard { DISCARD_PORT } else { ECHO_PORT };
         let name = if discard { "discard" } else { "echo" };
         let (name, key) = (name.into(), "smc.hosts");
-        let gate = Gate { name, key, hosts: hosts.clone(), smc: hosts.clone() };
+        let (hosts, smc, per_host) = (hosts.clone(), hosts.clone(), Some(per_host));
+        let gate = Gate { name, key, hosts, smc, per_host };
         Echo {
-            front: Acceptor::new(interface, port, offers, limits, gate, owner),
+            front: Acceptor::new(interface, port, offers, (limits, 0), gate, owner),
             discard,
             clients: Vec::new(),
             piece: alloc::vec![0; PIECE],

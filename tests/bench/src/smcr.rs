@@ -23,7 +23,7 @@ const ISTHMUS: usize = 1;
 /// The appliance that polls as it is shipped; the other halts at once.
 const SHIPPED: usize = 2;
 const WORDS: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
-    isthmus.smc.connections=512";
+    isthmus.smc.connections=512 isthmus.smc.connections_per_host=512";
 
 /// Times that everything is done on each server.
 const TIMES: usize = 3;

@@ -7,10 +7,10 @@ pub mod crowd;
 pub mod peer;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use launch::qemu::{NicModel, Program, Spec, Vm};
+use launch::qemu::{Disk, NicModel, Program, Spec, Vm};
 
 /// The environment variable with the path of the image under test.
 pub const IMAGE: &str = "ISTHMUS_IMAGE";
@@ -40,6 +40,11 @@ pub fn named_file(variable: &str) -> Result<PathBuf> {
 /// A q35 with 128 MiB that boots the image, without devices.
 pub fn spec() -> Result<Spec> {
     Spec::kernel(image()?).as_told()
+}
+
+/// A disk by whose serial number the appliance knows that it keeps the configuration.
+pub fn keeps_configuration(path: &Path) -> Disk {
+    Disk::new(path).serial("isthmus-config")
 }
 
 /// Whether machines have nothing of virtio, because somebody wants to know whether all goes without. Then a case that is

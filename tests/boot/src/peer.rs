@@ -6,7 +6,7 @@
 mod flood;
 mod tcp;
 
-pub use flood::Flood;
+pub use flood::{Flood, syn_of};
 pub use tcp::Workers;
 
 use std::net::IpAddr;

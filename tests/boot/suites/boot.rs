@@ -136,7 +136,7 @@ fn a_panic_is_kept_on_the_configuration_disk_and_named_by_its_symbols() -> Resul
     let disk = tempfile::NamedTempFile::new()?;
     std::fs::write(disk.path(), launch::image::config_disk(None)?)?;
     let words = "isthmus.system.on_panic=poweroff";
-    let mut vm = boot(faulty()?.append(words).disk(Disk::new(disk.path())))?;
+    let mut vm = boot(faulty()?.append(words).disk(boot_tests::keeps_configuration(disk.path())))?;
     vm.run("set system.hostname remembered")?.lacks("error")?;
     vm.run("save")?.contains("saved")?;
     vm.serial.send(b"\x1d")?;
@@ -146,7 +146,7 @@ fn a_panic_is_kept_on_the_configuration_disk_and_named_by_its_symbols() -> Resul
     // Another machine, with other memory.
     let port = launch::qemu::free_port()?;
     let nic = Nic::User { forwards: vec![("tcp", port, 80)] };
-    let mut vm = boot(spec()?.nic(nic).disk(Disk::new(disk.path())))?;
+    let mut vm = boot(spec()?.nic(nic).disk(boot_tests::keeps_configuration(disk.path())))?;
     vm.run("show version")?.contains("remembered")?;
     let crash = vm.run("show crash")?;
     crash.contains("page fault")?.contains("cr2 0000200000000000")?.contains("ready")?;

@@ -1,8 +1,8 @@
 //! The configuration: every source, which one wins, and documents with mistakes.
 use anyhow::{Context, Result, ensure};
-use boot_tests::{boot, image, spec};
+use boot_tests::{boot, image, keeps_configuration, spec};
 use launch::image::{bare_config_area, config_disk, configured};
-use launch::qemu::{Disk, Nic, Spec, Vm};
+use launch::qemu::{Disk, Fault, Nic, Spec, Vm};
 
 #[test]
 fn without_a_document_every_nic_asks_dhcp_and_there_is_a_volume() -> Result<()> {
@@ -36,14 +36,16 @@ fn fw_cfg_wins_over_the_image() -> Result<()> {
 #[test]
 fn the_config_disk_wins_over_fw_cfg() -> Result<()> {
     let disk = disk_with("[system]\nhostname = \"kept\"\n")?;
-    let spec = spec()?.config("[system]\nhostname = \"passed\"\n").disk(Disk::new(disk.path()));
+    let spec =
+        spec()?.config("[system]\nhostname = \"passed\"\n").disk(keeps_configuration(disk.path()));
     hostname_is(&mut boot(spec)?, "kept")
 }
 
 #[test]
 fn the_command_line_wins_over_the_config_disk() -> Result<()> {
     let disk = disk_with("[system]\nhostname = \"kept\"\n")?;
-    let spec = spec()?.disk(Disk::new(disk.path())).append("isthmus.system.hostname=told");
+    let spec =
+        spec()?.disk(keeps_configuration(disk.path())).append("isthmus.system.hostname=told");
     hostname_is(&mut boot(spec)?, "told")
 }
 
@@ -64,10 +66,10 @@ fn sources_are_laid_over_each_other_key_by_key() -> Result<()> {
 
 #[test]
 fn an_unknown_key_is_a_warning_and_the_rest_holds() -> Result<()> {
-    let text = "[system]\nhostname = \"known\"\n[rnbd]\nfuture_key = 1\n[[export]]\n\
+    let text = "[system]\nhostname = \"known\"\n[memory]\nfuture_key = 1\n[[export]]\n\
                 name = \"mine\"\nvolume = \"ram0\"\nhosts = \"10.0.0.7\"\n";
     let (mut vm, server) = with_http(spec()?.config(text))?;
-    vm.run("show log")?.contains("WARN  configuration: fw_cfg line 4: rnbd.future_key")?;
+    vm.run("show log")?.contains("WARN  configuration: fw_cfg line 4: memory.future_key")?;
     hostname_is(&mut vm, "known")?;
     vm.run("show exports")?.contains("mine")?.contains("10.0.0.7/32")?.lacks("everybody")?;
     let ready = launch::http::get(server, "/readyz")?;
@@ -83,6 +85,24 @@ fn a_misspelled_restriction_admits_nobody() -> Result<()> {
     let text = "[[export]]\nname = \"mine\"\nvolume = \"ram0\"\nhost = \"10.0.0.7\"\n";
     let mut vm = boot(spec()?.nic(Nic::user()).config(text))?;
     vm.run("show exports")?.contains("0.0.0.0/32")?.lacks("everybody")?;
+    Ok(())
+}
+
+/// A restriction where there is none of that name: what it stands in is closed, and the appliance is not ready.
+#[test]
+fn a_restriction_in_another_place_closes_what_it_stands_in() -> Result<()> {
+    let open = "[[export]]\nname = \"mine\"\nvolume = \"ram0\"\n";
+    for (text, closed) in [
+        (format!("{open}clients = [\"10.0.0.7\"]\n"), "0.0.0.0/32"),
+        (format!("{open}[rnbd]\nhosts = [\"10.0.0.7\"]\n"), "(none)"),
+        (format!("{open}[[net]]\nallow = [\"10.0.0.7\"]\n"), "(none)"),
+        (format!("[acl]\nhosts = [\"10.0.0.7\"]\n{open}"), "(none)"),
+    ] {
+        let (mut vm, server) = with_http(spec()?.config(&text))?;
+        vm.run("show exports")?.contains(closed)?.lacks("everybody")?;
+        let ready = launch::http::get(server, "/readyz")?;
+        ensure!(ready.status == 503, "{text}: /readyz: {}", ready.body);
+    }
     Ok(())
 }
 
@@ -113,6 +133,49 @@ fn a_document_that_cannot_be_used_leaves_nothing_open() -> Result<()> {
     Ok(())
 }
 
+/// What was saved has restricted what the VMM's document leaves open, and the disk that it is on is gone, or fails.
+#[test]
+fn a_config_disk_that_cannot_be_read_leaves_nothing_open() -> Result<()> {
+    let saved = "[http]\nhosts = \"10.0.2.2\"\n[[export]]\nname = \"a\"\nvolume = \"ledger\"\nhosts = \"10.0.0.7\"\n";
+    let open = "[[volume]]\nname = \"ledger\"\nsize = \"1MiB\"\n";
+    let named = ["-fw_cfg", "name=opt/isthmus/config-disk,string=serial:mine"];
+    let disk = disk_with(saved)?;
+    let mine = || Disk::new(disk.path()).serial("mine");
+    let fault = Fault { event: "read_aio", sector: None, once: false };
+    let other = disk_with(saved)?;
+    let twice = Disk::new(other.path()).serial("mine");
+    for (disks, told) in [
+        (vec![], "the machine has no such disk"),
+        (vec![mine().fault(fault)], "I/O error"),
+        (vec![mine(), twice], "the same serial number"),
+    ] {
+        let spec = spec()?.config(open).extra(named);
+        let spec = disks.into_iter().fold(spec, |spec, disk| spec.disk(disk));
+        let (mut vm, server) = with_http(spec)?;
+        vm.run("show log")?.contains(told)?.contains("nothing is exported")?;
+        vm.run("show config")?.contains("# Closed")?.contains(told)?;
+        vm.run("show exports")?.contains("(none)")?;
+        let ready = launch::http::get(server, "/readyz")?;
+        ensure!(ready.status == 503 && ready.body.contains(told), "/readyz: {}", ready.body);
+        let status = launch::http::get(server, "/status")?;
+        ensure!(status.status == 503, "who may read reports is not known: {}", status.body);
+    }
+    let (mut vm, _) = with_http(spec()?.config(open).extra(named).disk(mine()))?;
+    vm.run("show exports")?.contains("10.0.0.7/32")?.lacks("everybody")?;
+    Ok(())
+}
+
+#[test]
+fn the_image_s_document_names_the_config_disk() -> Result<()> {
+    let elf = configured_image("[system]\nconfig_disk = \"serial:mine\"\n")?;
+    let disk = disk_with("[system]\nhostname = \"kept\"\n")?;
+    let spec = || Spec::kernel(elf.path());
+    hostname_is(&mut boot(spec().disk(Disk::new(disk.path()).serial("mine")))?, "kept")?;
+    let mut vm = boot(spec().nic(Nic::user()))?;
+    vm.run("show exports")?.contains("(none)")?;
+    Ok(())
+}
+
 #[test]
 fn the_copy_saved_before_is_in_force_while_the_newest_cannot_be_used() -> Result<()> {
     let mut area = bare_config_area(Some("[system]\nhostname = \"first\"\n"))?;
@@ -125,7 +188,7 @@ fn the_copy_saved_before_is_in_force_while_the_newest_cannot_be_used() -> Result
     number_slot(slot, 2);
     let disk = tempfile::NamedTempFile::new()?;
     std::fs::write(disk.path(), images::config_disk(&area)?)?;
-    let mut vm = boot(spec()?.nic(Nic::user()).disk(Disk::new(disk.path())))?;
+    let mut vm = boot(spec()?.nic(Nic::user()).disk(keeps_configuration(disk.path())))?;
     vm.run("show log")?.contains("config disk line 2")?.contains("the one saved before it")?;
     hostname_is(&mut vm, "first")?;
     vm.run("show exports")?.contains("ram0")?;

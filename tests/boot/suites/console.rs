@@ -35,6 +35,21 @@ fn an_unknown_command_is_answered_with_the_nearest() -> Result<()> {
     Ok(())
 }
 
+/// What README and docs type at the console, on an appliance without what some of it names: nothing is misspelt.
+#[test]
+fn commands_of_the_pages_are_known() -> Result<()> {
+    let mut vm = boot(spec()?.nic(Nic::user()))?;
+    for (name, page) in launch::pages::all()? {
+        for line in launch::pages::blocks(&page).iter().flat_map(|block| block.typed("isthmus> ")) {
+            let reply = vm.run(&line)?;
+            let is_known =
+                ["unknown", "usage:", "did you mean"].iter().all(|word| !reply.text.contains(word));
+            ensure!(is_known, "{name}: `{line}`: {}", reply.text);
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn tab_completes_and_the_arrow_recalls() -> Result<()> {
     let mut vm = boot(spec()?)?;
@@ -51,6 +66,70 @@ fn control_keys_edit_the_line() -> Result<()> {
     vm.serial.send(b"poweroff\x03")?; // Ctrl-C: not carried out
     vm.wait_for("isthmus> ")?;
     vm.run("show version")?.contains("hostname")?;
+    Ok(())
+}
+
+/// What was refused is not logged as done, and a secret is nowhere to be seen.
+#[test]
+fn refused_commands_are_audited_as_refused_and_secrets_are_hidden() -> Result<()> {
+    let mut vm = boot(spec()?)?;
+    vm.run("volume create a size=1PiB")?.contains("error")?;
+    vm.run("set http.port 81")?.lacks("error")?;
+    vm.run("set http.port 0")?.contains("error")?;
+    vm.run("unset volume.0")?.contains("error")?;
+    vm.run("reboot")?.contains("error: unsaved changes: `save` first")?;
+    let secret = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg";
+    let key =
+        format!("set http.key -----BEGIN PRIVATE KEY----- {secret} -----END PRIVATE KEY-----");
+    vm.press(&format!("{key}\r"))?.lacks(secret)?;
+    vm.press("\x1b[A\r")?.contains("unsaved changes")?.lacks(secret)?;
+    // Line by line, to the wrong place.
+    vm.press("-----BEGIN PRIVATE KEY-----\r")?.lacks("error")?;
+    vm.press(&format!("{secret}\r"))?.lacks(secret)?;
+    vm.press("-----END PRIVATE KEY-----\r")?.contains("takes one line")?;
+    vm.press("\x1b[A\r")?.contains("unsaved changes")?;
+    let log = vm.run("show log audit")?;
+    for line in [
+        "console: volume create a size=1PiB: refused: ",
+        "console: set http.port 81\r\n",
+        "console: set http.port: refused",
+        "console: unset volume.0: refused",
+        "console: reboot: refused",
+    ] {
+        let is_there = log.text.replace("\r\n", "\n").contains(&line.replace("\r\n", "\n"));
+        ensure!(is_there, "no {line:?} in {}", log.text);
+    }
+    vm.run("show log")?.lacks(secret)?;
+    Ok(())
+}
+
+#[test]
+fn the_clock_is_shown_with_its_source_and_stamps_messages() -> Result<()> {
+    let mut vm = boot(spec()?)?;
+    vm.run("show time")?.contains("real-time clock")?.contains("plausible")?;
+    let log = vm.run("show log")?;
+    let stamped = log.text.lines().filter(|line| line.starts_with("[20") && line.contains("Z] "));
+    ensure!(stamped.count() > 2, "{}", log.text);
+    Ok(())
+}
+
+#[test]
+fn a_clock_of_2001_is_told_and_stamps_nothing() -> Result<()> {
+    let mut vm = boot(spec()?.extra(["-rtc", "base=2001-09-09T01:46:40"]))?;
+    vm.run("show log errors")?.contains("2001-09-09T01:46:")?.lacks("[2001")?;
+    vm.run("show time")?.contains("no: it is before this build")?;
+    Ok(())
+}
+
+#[test]
+fn json_is_asked_for_in_both_ways() -> Result<()> {
+    let mut vm = boot(spec()?.nic(Nic::user()))?;
+    for command in
+        ["show disks --json", "show disks json", "volume list --json", "volume list json"]
+    {
+        vm.run(command)?.json()?;
+    }
+    vm.run("show memory")?.contains("MiB")?.lacks("KiB")?;
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Disks: what is seen of them, and disks that fail.
 use anyhow::{Result, ensure};
-use boot_tests::{boot, disks_are_nvme, spec, without_virtio};
+use boot_tests::{boot, disks_are_nvme, keeps_configuration, spec, without_virtio};
 use launch::image::config_disk;
 use launch::qemu::{Disk, Fault, Machine, Nic, Vm};
 use serde_json::json;
@@ -78,7 +78,7 @@ fn disks_behind_a_scsi_controller_have_shapes_and_names_of_their_own() -> Result
 fn a_disk_that_cannot_be_read_does_not_stop_the_boot() -> Result<()> {
     let disk = config()?;
     let fault = Fault { event: "read_aio", sector: None, once: false };
-    let mut vm = boot(spec()?.disk(Disk::new(disk.path()).fault(fault)))?;
+    let mut vm = boot(spec()?.disk(keeps_configuration(disk.path()).fault(fault)))?;
     vm.run("show log")?.contains("disk")?;
     hostname_is(&mut vm, "isthmus")
 }
@@ -87,7 +87,7 @@ fn a_disk_that_cannot_be_read_does_not_stop_the_boot() -> Result<()> {
 fn a_failing_write_is_told_by_save_and_leaves_the_old_document() -> Result<()> {
     let disk = config()?;
     save_fails(&disk, Fault { event: "write_aio", sector: None, once: false })?;
-    hostname_is(&mut boot(spec()?.disk(Disk::new(disk.path())))?, "old")
+    hostname_is(&mut boot(spec()?.disk(keeps_configuration(disk.path())))?, "old")
 }
 
 #[test]
@@ -99,12 +99,12 @@ fn a_failing_flush_is_told_by_save() -> Result<()> {
 fn save_works_again_after_one_failure() -> Result<()> {
     let disk = config()?;
     let fault = Fault { event: "write_aio", sector: None, once: true };
-    let mut vm = boot(spec()?.disk(Disk::new(disk.path()).fault(fault)))?;
+    let mut vm = boot(spec()?.disk(keeps_configuration(disk.path()).fault(fault)))?;
     vm.run("set system.hostname new")?.lacks("error")?;
     vm.run("save")?.contains("error")?;
     vm.run("save")?.contains("saved")?;
     drop(vm);
-    hostname_is(&mut boot(spec()?.disk(Disk::new(disk.path())))?, "new")
+    hostname_is(&mut boot(spec()?.disk(keeps_configuration(disk.path())))?, "new")
 }
 
 #[test]
@@ -159,11 +159,12 @@ fn a_disk_that_only_looks_like_the_configuration_is_told_and_can_be_named() -> R
     std::fs::write(disk.path(), area)?;
     let mut vm = boot(spec()?.disk(Disk::new(disk.path())))?;
     hostname_is(&mut vm, "isthmus")?;
+    vm.run("show config")?.contains("# Closed")?.contains("enabled = false")?;
     let disks = vm.run("show disks --json")?.json()?;
     let device = disks[0]["device"].as_str().unwrap_or_default().to_string();
     let kind = if disks_are_nvme() { "nvme:" } else { "pci:0000:" };
     ensure!(device.starts_with(kind), "{disks}");
-    let named = format!("isthmus.config_disk={device}");
+    let named = format!("config_disk={device}");
     vm.run("show log")?.contains("isthmus-config")?.contains(&named)?;
     drop(vm);
     let named = |words: &str| Ok::<_, anyhow::Error>(spec()?.append(words));
@@ -179,6 +180,11 @@ fn a_disk_that_only_looks_like_the_configuration_is_told_and_can_be_named() -> R
     let mut vm = boot(named("isthmus.config_disk=serial:other")?.disk(Disk::new(disk.path())))?;
     hostname_is(&mut vm, "isthmus")?;
     vm.run("show log")?.contains("the machine has no such disk")?;
+    vm.run("show config")?.contains("# Closed")?;
+    drop(vm);
+    let mut vm = boot(named("isthmus.config_disk=none")?.disk(Disk::new(disk.path())))?;
+    hostname_is(&mut vm, "isthmus")?;
+    vm.run("show config")?.lacks("# Closed")?;
     Ok(())
 }
 
@@ -235,7 +241,7 @@ fn a_device_without_a_driver_is_a_warning() -> Result<()> {
 }
 
 fn save_fails(disk: &NamedTempFile, fault: Fault) -> Result<()> {
-    let mut vm = boot(spec()?.disk(Disk::new(disk.path()).fault(fault)))?;
+    let mut vm = boot(spec()?.disk(keeps_configuration(disk.path()).fault(fault)))?;
     vm.run("set system.hostname new")?.lacks("error")?;
     vm.run("save")?.contains("error")?;
     vm.run("show version")?.contains("new")?;

@@ -1,10 +1,12 @@
 //! The network as its neighbours see it.
+mod addresses;
+
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use boot_tests::crowd::Crowd;
-use boot_tests::peer::{Flood, Peer};
+use boot_tests::peer::{Flood, Peer, syn_of};
 use boot_tests::{boot, spec};
 use launch::http;
 use launch::qemu::{Nic, Vm, free_port};
@@ -116,12 +118,17 @@ fn http_is_read_only_and_without_captures_until_a_token_is_set() -> Result<()> {
 
     vm.run(&format!("set http.token_sha256 {TOKEN_HASH}"))?.contains("console: set http")?;
     let wrong = ("Authorization", "Bearer test-tokem");
-    for fields in [&[][..], &[wrong], &[("Authorization", "Basic test-token")]] {
+    for fields in [&[][..], &[("Authorization", "Basic test-token")]] {
         ensure!(status(server, "POST", "/api/capture", fields)? == 401, "{fields:?}");
         ensure!(status(server, "GET", "/capture.pcapng", fields)? == 401, "{fields:?}");
+        ensure!(status(server, "GET", "/api/usnic", fields)? == 401, "{fields:?}");
     }
-    let answer = http::request(server, "GET", "/capture.pcapng", &[("Host", "x")], "")?;
+    ensure!(status(server, "POST", "/api/capture", &[wrong])? == 401, "a wrong token");
+    let own = server.to_string();
+    let answer = http::request(server, "GET", "/capture.pcapng", &[("Host", &own)], "")?;
     ensure!(answer.head.contains("WWW-Authenticate: Bearer"), "{}", answer.head);
+    // The one wrong token is a second ago by then, and those that came too soon after it were not looked at.
+    std::thread::sleep(Duration::from_millis(1200));
     // A browser that was lured elsewhere, though it had the token.
     for foreign in [("Host", "evil.example"), ("Origin", "http://evil.example"), ("Origin", "null")]
     {
@@ -156,7 +163,93 @@ fn http_is_read_only_and_without_captures_until_a_token_is_set() -> Result<()> {
     ensure!(status(server, "POST", "/api/capture", &[own, right])? == 200, "with the token");
     ensure!(status(server, "GET", "/capture.pcapng", &[right])? == 200, "with the token");
     vm.run("cat /capture")?.contains("running      yes")?;
-    vm.run("show log")?.contains("http from 10.0.2.2:")?.contains("write /capture start")?;
+    vm.run("show log audit")?.contains("http from 10.0.2.2:")?.contains("write /capture start")?;
+    Ok(())
+}
+
+#[test]
+fn reading_needs_the_name_of_the_appliance_but_for_probes() -> Result<()> {
+    let (mut vm, server) = with_http()?;
+    for path in ["/metrics", "/status", "/api", "/api/disks", "/api/log", "/capture.pcapng"] {
+        for host in ["evil.example", "10.0.2.16", "isthmus.evil.example"] {
+            let answer = http::request(server, "GET", path, &[("Host", host)], "")?;
+            ensure!(answer.status == 403, "{path} for {host}: {}", answer.head);
+            ensure!(answer.body.contains("system.hostname"), "{}", answer.body);
+        }
+    }
+    for host in ["10.0.2.15", "10.0.2.15:80", "isthmus", "localhost:8080", "127.0.0.1"] {
+        ensure!(status(server, "GET", "/metrics", &[("Host", host)])? == 200, "{host}");
+    }
+    for path in ["/healthz", "/readyz"] {
+        ensure!(status(server, "GET", path, &[("Host", "balancer")])? == 200, "{path}");
+    }
+    vm.run("show refused")?.contains("foreign_host")?;
+    Ok(())
+}
+
+#[test]
+fn tokens_can_be_guessed_once_a_second_and_the_log_lasts() -> Result<()> {
+    let (mut vm, server) = with_http()?;
+    vm.run(&format!("set http.token_sha256 {TOKEN_HASH}"))?.contains("(not shown)")?;
+    let wrong = ("Authorization", "Bearer test-tokem");
+    let start = Instant::now();
+    let mut looked_at = 0;
+    for _ in 0..600 {
+        match status(server, "POST", "/api/capture", &[wrong])? {
+            401 => looked_at += 1,
+            429 => {}
+            other => anyhow::bail!("a guess was answered by {other}"),
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    ensure!(f64::from(looked_at) <= seconds + 2.0, "{looked_at} guesses in {seconds:.1} s");
+    std::thread::sleep(Duration::from_millis(1200));
+    let right = ("Authorization", "Bearer test-token");
+    ensure!(status(server, "POST", "/api/capture", &[right])? == 200, "with the token");
+    // What was there before is still there, and the guesses are few lines.
+    let log = vm.run("show log")?;
+    log.contains("isthmus 0.1.0 ready")?.lacks(TOKEN_HASH)?;
+    let lines = log.text.lines().filter(|line| line.contains("refused http")).count();
+    ensure!(lines < 60, "{lines} lines of refusals");
+    vm.run("show log audit")?.contains("console: set http.token_sha256 (not shown)")?;
+    let log: serde_json::Value = serde_json::from_str(&http::get(server, "/api/log")?.body)?;
+    let rows = log.as_array().context("no list")?;
+    let audit = rows.iter().filter(|row| row["kind"] == "audit");
+    ensure!(audit.count() >= 2 && !log.to_string().contains(TOKEN_HASH), "{log:#}");
+    ensure!(rows.iter().all(|row| row["time"].as_str().is_some_and(|t| t.ends_with('Z'))));
+    let metrics = http::get(server, "/metrics")?.body;
+    for name in ["isthmus_ready 1", "isthmus_config_unsaved 1", "isthmus_time_plausible 1"] {
+        ensure!(metrics.contains(name), "no {name} in {metrics}");
+    }
+    ensure!(metrics.contains("isthmus_log_lines_total{kind=\"audit\"}"), "{metrics}");
+    let repeats = metrics.lines().find_map(|line| line.strip_prefix("isthmus_log_repeats_total "));
+    ensure!(repeats.is_some_and(|count| count.parse::<f64>().is_ok_and(|count| count > 100.0)));
+    Ok(())
+}
+
+/// A peer of a smaller MTU answers what fits, and the console says so.
+#[test]
+fn ping_takes_a_size() -> Result<()> {
+    let mut vm = boot(spec()?.nic(Nic::user()))?;
+    wait_for_lease(&mut vm)?;
+    vm.run("ping 10.0.2.2 1 1400")?.lacks("no answer")?.lacks("error")?;
+    vm.run("ping 10.0.2.2 1 1473")?.contains("larger than the interface's MTU")?;
+    Ok(())
+}
+
+/// A client for whom no server answers is where all other refusals are.
+#[test]
+fn a_client_without_a_server_is_in_show_refused() -> Result<()> {
+    let words = "isthmus.rule.0.name=dead isthmus.rule.0.listen=7000 \
+                 isthmus.rule.0.backend=10.9.0.77:7777 isthmus.rule.0.connect_timeout_ms=500";
+    let (mut vm, mut peer) = pair(words)?;
+    let server = SocketAddr::new(APPLIANCE.parse()?, 7000);
+    ensure!(peer.call(1, server, b"hello", b"hello").is_err(), "somebody answers");
+    let refused = vm.run("show refused --json")?.json()?;
+    let row = &refused[0];
+    ensure!(row["reason"] == "no_server" && row["from"] == "10.9.0.2", "{refused:#}");
+    let advice = row["advice"].as_str().unwrap_or_default();
+    ensure!(advice.contains("10.9.0.77:7777") && advice.contains("show smc rules"), "{advice}");
     Ok(())
 }
 
@@ -269,6 +362,32 @@ fn eight_cold_servers_are_reached_within_a_second() -> Result<()> {
         }
         ensure!(took < Duration::from_secs(1), "it took {took:?}");
     }
+    Ok(())
+}
+
+/// Frames with the address of a host that is known, of one that nobody answers for, and of none that a host can have:
+/// the station that sends them gets no answer.
+#[test]
+fn station_with_another_hosts_address_gets_no_answer_over_tcp() -> Result<()> {
+    const FOREIGN: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+    let (mut vm, mut peer) = pair("")?;
+    let special = ["::ffff:10.9.0.2", "::10.9.0.2", "::ffff:0:10.9.0.2", "64:ff9b::10.9.0.2"];
+    let all = ["10.9.0.2", "10.9.0.77", "fd09::2", "fd09::77", "0.0.0.2", "240.0.0.2"];
+    for (n, from) in (1..).zip(all.into_iter().chain(special)) {
+        let client = SocketAddr::new(from.parse()?, 40_000 + n as u16);
+        let server = if client.is_ipv4() { APPLIANCE } else { APPLIANCE_6 };
+        let server = (SocketAddr::new(server.parse()?, 80), APPLIANCE_MAC);
+        peer.send_frame(&syn_of(n, (client, FOREIGN), server))?;
+    }
+    let (end, mut to_peer) = (Instant::now() + Duration::from_secs(4), 0);
+    while Instant::now() < end {
+        let Some(frame) = peer.receive_frame(Duration::from_millis(100))? else { continue };
+        ensure!(frame[..6] != FOREIGN, "the station was answered: {frame:02x?}");
+        // What is said in its name goes to the host that has the address.
+        to_peer += usize::from(frame[..6] == [2, 0, 0, 0, 0, 2] && frame[12..14] == [8, 0]);
+    }
+    ensure!(to_peer > 0, "the host was not answered");
+    vm.run("show interfaces")?.contains(APPLIANCE)?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use boot_tests::{boot, spec};
+use boot_tests::{boot, keeps_configuration, spec};
 use launch::image::config_disk;
 use launch::qemu::{Disk, Fault, Machine, Nic, Spec, Vm};
 use serde_json::json;
@@ -182,7 +182,7 @@ fn the_configuration_is_kept_on_a_namespace() -> Result<()> {
 fn errors_of_the_drive_are_told_and_leave_the_old_document() -> Result<()> {
     for event in ["write_aio", "flush_to_disk"] {
         let disk = config("old")?;
-        let one = || Disk::new(disk.path()).nvme(0, 1);
+        let one = || keeps_configuration(disk.path()).nvme(0, 1);
         let fault = Fault { event, sector: None, once: false };
         let mut vm = boot(spec()?.disk(one().fault(fault)))?;
         vm.run("set system.hostname new")?.lacks("error")?;
@@ -195,7 +195,7 @@ fn errors_of_the_drive_are_told_and_leave_the_old_document() -> Result<()> {
     }
     let disk = config("old")?;
     let fault = Fault { event: "read_aio", sector: None, once: false };
-    let mut vm = boot(spec()?.disk(Disk::new(disk.path()).nvme(0, 1).fault(fault)))?;
+    let mut vm = boot(spec()?.disk(keeps_configuration(disk.path()).nvme(0, 1).fault(fault)))?;
     vm.run("show log")?.contains("disk0")?;
     hostname_is(&mut vm, "isthmus")
 }

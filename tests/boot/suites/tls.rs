@@ -7,9 +7,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use boot_tests::{boot, spec};
+use boot_tests::{boot, keeps_configuration, spec};
 use launch::image::config_disk;
-use launch::qemu::{Disk, Nic, Spec, Vm, free_port};
+use launch::qemu::{Nic, Spec, Vm, free_port};
 
 const TLS: &str = "[http]\ntls = true\n";
 /// An ECDSA key on P-256, as the operator of a test has it.
@@ -136,7 +136,8 @@ fn without_tls_nothing_is_told() -> Result<()> {
 fn the_certificate_survives_a_reboot_where_the_configuration_is_kept() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;
     std::fs::write(disk.path(), config_disk(Some(TLS))?)?;
-    let with_disk = || Ok::<_, anyhow::Error>(spec()?.disk(Disk::new(disk.path())));
+    let with_disk =
+        || Ok::<_, anyhow::Error>(spec()?.disk(boot_tests::keeps_configuration(disk.path())));
     let mut first = start(with_disk()?)?;
     let fingerprint = first.told("sha256_fingerprint")?;
     ensure!(first.told("certificate_of")? == "config disk (made now)");
@@ -286,4 +287,33 @@ fn client_hello() -> Result<Vec<u8>> {
     openssl.kill()?;
     openssl.wait()?;
     Ok([&head[..], &hello].concat())
+}
+
+/// A certificate with its issuers is longer than other lines; it is set on the console, and served after a reboot.
+#[test]
+fn a_pair_with_its_chain_is_set_on_the_console() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (certificate, key) = make_pair(directory.path())?;
+    let line =
+        |path: &str| Ok::<_, anyhow::Error>(std::fs::read_to_string(path)?.replace('\n', " "));
+    let disk = tempfile::NamedTempFile::new()?;
+    std::fs::write(disk.path(), config_disk(Some("[system]\nhostname = \"a\"\n"))?)?;
+    let mut vm = boot(spec()?.disk(keeps_configuration(disk.path())))?;
+    // Eight of them: the first is the key's.
+    let chain = line(&certificate)?.repeat(8);
+    ensure!(chain.len() > 4096, "too short to be a case: {}", chain.len());
+    vm.run(&format!("set http.certificate {}", chain.trim()))?.lacks("error")?;
+    let secret = line(&key)?;
+    vm.run(&format!("set http.key {}", secret.trim()))?.lacks("error")?.lacks(secret.trim())?;
+    vm.run("set http.tls true")?.lacks("error")?;
+    vm.press("\x1b[A\x1b[A\r")?.lacks("PRIVATE")?;
+    vm.run("save")?.contains("saved")?;
+    vm.kill();
+    let mut server = start(spec()?.disk(keeps_configuration(disk.path())))?;
+    ensure!(server.told("certificate_of")? == "configuration");
+    let (good, said) = server.curl(&["--cacert", &certificate], "/healthz")?;
+    ensure!(good && said == "ok\n", "{said}");
+    let (_, metrics) = server.curl(&["--cacert", &certificate], "/metrics")?;
+    ensure!(metrics.contains("isthmus_tls_certificate_not_after_seconds "), "{metrics}");
+    Ok(())
 }

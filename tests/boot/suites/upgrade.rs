@@ -16,6 +16,9 @@ use object::read::elf::{FileHeader, ProgramHeader};
 /// What firmware and a start of the appliance may take, beside others.
 const START: Duration = Duration::from_secs(120);
 
+/// When releases are made here: after the commit that the image under test is of, which is taken for none later.
+const LATER: u64 = 4_000_000_000;
+
 fn key() -> SigningKey {
     SigningKey::from_bytes(&[5; 32])
 }
@@ -179,7 +182,7 @@ fn a_release_is_tried_and_counts_when_it_has_come_up() -> Result<()> {
     let mut vm = machine.boot()?;
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "the disk's own image" && shown["trial"] == false, "{shown:#}");
-    let first = serve(Answer::file(sign(&image()?, 100, "first", &key())))?;
+    let first = serve(Answer::file(sign(&image()?, LATER + 100, "first", &key())))?;
     upgrade(&mut vm, &first)?;
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "a" && shown["trial"] == true, "{shown:#}");
@@ -194,7 +197,7 @@ fn a_release_is_tried_and_counts_when_it_has_come_up() -> Result<()> {
     ensure!(shown["runs"] == "a" && shown["trial"] == false, "{shown:#}");
 
     // The next goes into the other slot, and counts at once if the operator says so.
-    let second = serve(Answer::file(sign(&image()?, 200, "second", &key())))?;
+    let second = serve(Answer::file(sign(&image()?, LATER + 200, "second", &key())))?;
     upgrade(&mut vm, &second)?;
     vm.run("upgrade confirm")?.contains("it counts from now on")?;
     vm.wait_for("slot b has come up")?;
@@ -212,12 +215,86 @@ fn a_release_is_tried_and_counts_when_it_has_come_up() -> Result<()> {
     Ok(())
 }
 
+/// A release that carries its configuration, and a plain one after it: what was in force goes along.
+#[test]
+fn a_configuration_in_the_image_is_taken_along() -> Result<()> {
+    let machine = Installed::new()?;
+    let key_line = public(&key());
+    let document = format!(
+        "[system]\nhostname = \"carried\"\n{key_line}\n[[export]]\nname = \"mine\"\nvolume = \"ram0\"\n\
+         hosts = \"10.0.0.7\"\n"
+    );
+    let carries = launch::image::configured(&image()?, &document)?;
+    let first = serve(Answer::file(sign(&carries, LATER + 100, "carries", &key())))?;
+    let plain = serve(Answer::file(sign(&image()?, LATER + 200, "plain", &key())))?;
+    // The VMM's document is there once, and nothing is saved.
+    let mut vm = boot(machine.spec().config(&format!("[system]\n{key_line}\n")))?;
+    has_its_address(&mut vm)?;
+    upgrade(&mut vm, &first)?;
+    vm.run("upgrade confirm")?.contains("it counts from now on")?;
+    vm.wait_for("slot a has come up")?;
+    drop(vm);
+    // Without a disk that keeps it, it would be lost.
+    let nowhere = ["-fw_cfg", "name=opt/isthmus/config-disk,string=none"];
+    let mut vm = boot(machine.spec().extra(nowhere))?;
+    has_its_address(&mut vm)?;
+    vm.run(&format!("upgrade {plain}"))?.contains("no disk keeps it")?;
+    upgrade(&mut vm, &format!("{plain} force"))?;
+    vm.wait_for_within("not in force any more: export mine: hosts = 10.0.0.7/32", START)?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "b" && shown["trial"] == true, "{shown:#}");
+    drop(vm);
+    // The trial has failed, and what ran before is there again.
+    let mut vm = boot(machine.spec())?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "a" && shown["failed"] == "b", "{shown:#}");
+    has_its_address(&mut vm)?;
+    // A disk keeps it: it counts by itself.
+    upgrade(&mut vm, &plain)?;
+    vm.run("show version")?.contains("carried")?;
+    vm.run("show exports")?.contains("mine")?.contains("10.0.0.7/32")?.lacks("everybody")?;
+    vm.wait_for_within("slot b has come up, and counts from now on", START)?;
+    Ok(())
+}
+
+/// A client has a whole disk, and makes it look like the one that the machine boots from.
+#[test]
+fn a_disk_that_imitates_the_boot_disk_is_a_volume_and_has_no_slots() -> Result<()> {
+    let machine = Installed::new()?;
+    let file = machine._directory.path().join("client");
+    let mut qemu_img = std::process::Command::new("qemu-img");
+    qemu_img.args(["convert", "-O", "raw"]).arg(named_file("ISTHMUS_QCOW2")?).arg(&file);
+    launch::command::run(&mut qemu_img)?;
+    // So that firmware cannot boot it: the file system of its first partition is gone.
+    let write = std::fs::File::options().write(true).open(&file)?;
+    std::os::unix::fs::FileExt::write_all_at(&write, &[0; 64 << 10], 1 << 20)?;
+    let mut vm = machine.boot()?;
+    vm.run("set volume.1.name data")?.lacks("error")?;
+    vm.run("set volume.1.disk serial:client")?.lacks("error")?;
+    vm.run("save")?.contains("saved")?;
+    drop(vm);
+    let release = serve(Answer::file(sign(&image()?, LATER + 100, "first", &key())))?;
+    let mut vm = boot(machine.spec().disk(Disk::new(&file).serial("client")))?;
+    has_its_address(&mut vm)?;
+    vm.run("show version")?.contains("kept")?;
+    let disks = vm.run("show disks --json")?.json()?;
+    let uses: Vec<&str> =
+        disks.as_array().context("disks")?.iter().filter_map(|disk| disk["use"].as_str()).collect();
+    ensure!(uses == ["boot", "volume"], "{disks:#}");
+    vm.run("show exports")?.contains("data")?;
+    upgrade(&mut vm, &release)?;
+    let shown = slots(&mut vm)?;
+    ensure!(shown["runs"] == "a" && shown["slots"][0]["version"] == "first", "{shown:#}");
+    Ok(())
+}
+
 #[test]
 fn what_does_not_come_up_is_followed_by_what_ran_before() -> Result<()> {
     let machine = Installed::new()?;
     let mut vm = machine.boot()?;
     // An instruction that is none, and no handler for it: the machine starts anew.
-    let broken = serve(Answer::file(sign(&entered(&[0x0f, 0x0b])?, 100, "broken", &key())))?;
+    let broken =
+        serve(Answer::file(sign(&entered(&[0x0f, 0x0b])?, LATER + 100, "broken", &key())))?;
     upgrade(&mut vm, &broken)?;
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "the disk's own image" && shown["failed"] == "a", "{shown:#}");
@@ -228,7 +305,7 @@ fn what_does_not_come_up_is_followed_by_what_ran_before() -> Result<()> {
     let shown = slots(&mut vm)?;
     ensure!(shown["failed"] == serde_json::Value::Null, "{shown:#}");
     // What is good is taken all the same.
-    let good = serve(Answer::file(sign(&image()?, 200, "good", &key())))?;
+    let good = serve(Answer::file(sign(&image()?, LATER + 200, "good", &key())))?;
     upgrade(&mut vm, &good)?;
     let shown = slots(&mut vm)?;
     ensure!(shown["runs"] == "a" && shown["trial"] == true, "{shown:#}");
@@ -244,7 +321,7 @@ fn what_does_not_come_up_is_followed_by_what_ran_before() -> Result<()> {
 fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
     let machine = Installed::new()?;
     let mut vm = machine.boot()?;
-    let good = sign(&image()?, 100, "good", &key());
+    let good = sign(&image()?, LATER + 100, "good", &key());
     let changed = |at: usize| {
         let mut release = good.clone();
         release[at] ^= 1;
@@ -261,15 +338,18 @@ fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
         then: Then::GoesOn,
         ..changed(good.len() - 1)
     };
-    let long = Answer::file(sign(&vec![1; 16 << 20], 100, "long", &key()));
+    let long = Answer::file(sign(&vec![1; 16 << 20], LATER + 100, "long", &key()));
     let trials = [
         (Answer::file(b"<html>".repeat(1000)), "no release of the appliance"),
-        (Answer::file(sign(&image()?, 100, "x", &other)), "another key than system.upgrade_key"),
+        (
+            Answer::file(sign(&image()?, LATER + 100, "x", &other)),
+            "another key than system.upgrade_key",
+        ),
         (changed(25), "signature is wrong"),
         (changed(good.len() - 1), "not the one that was signed"),
         (cut, "ended the connection before the file was whole"),
         (short, "shorter than its header says"),
-        (stalls.clone(), "nothing more came for 20 s"),
+        (stalls.clone(), "in the last 20 s: less than 4 KiB a second"),
         (endless, "not the one that was signed"),
         (long, "there is room for 16773120 in a slot"),
         (missing, "404 Not Found"),
@@ -306,7 +386,7 @@ fn what_is_not_signed_or_not_whole_is_not_started() -> Result<()> {
 fn what_comes_up_without_its_network_is_followed_by_what_ran_before() -> Result<()> {
     let machine = Installed::new()?;
     let mut vm = machine.boot()?;
-    let release = serve(Answer::file(sign(&image()?, 100, "deaf", &key())))?;
+    let release = serve(Answer::file(sign(&image()?, LATER + 100, "deaf", &key())))?;
     vm.serial.send(format!("upgrade {release}\r").as_bytes())?;
     vm.wait_for_within("written, and read back; restarting", START)?;
     let link = |vm: &mut Vm, up: bool| {
@@ -314,7 +394,7 @@ fn what_comes_up_without_its_network_is_followed_by_what_ran_before() -> Result<
     };
     link(&mut vm, false)?;
     vm.wait_for_within("slot a (deaf) is on trial", START)?;
-    vm.wait_for_within("not ready, as what ran before was: net0: no link", START)?;
+    vm.wait_for_within("trial not ready: net0: no link", START)?;
     vm.wait_for_within("it is started again (net0: no link)", Duration::from_secs(500))?;
     link(&mut vm, true)?;
     vm.wait_for_within("slot a did not come up", START)?;
@@ -344,7 +424,7 @@ fn an_installed_nvme_drive_boots_keeps_the_configuration_and_is_upgraded() -> Re
     let disks = vm.run("show disks --json")?.json()?;
     ensure!(disks[0]["use"] == "boot", "{disks:#}");
     vm.run("volume create x size=1MiB disk=0 force")?.contains("never a volume")?;
-    let release = serve(Answer::file(sign(&image()?, 100, "first", &key())))?;
+    let release = serve(Answer::file(sign(&image()?, LATER + 100, "first", &key())))?;
     upgrade(&mut vm, &release)?;
     vm.run("upgrade confirm")?.contains("it counts from now on")?;
     vm.wait_for("slot a has come up")?;
@@ -362,7 +442,7 @@ fn a_watchdog_ends_a_trial_that_hangs(device: [&str; 2], name: &str) -> Result<(
     let shown = slots(&mut vm)?;
     ensure!(shown["watchdog"] == name && shown["watchdog_seconds"] == 0, "{shown:#}");
     // A jump to itself.
-    let hangs = serve(Answer::file(sign(&entered(&[0xeb, 0xfe])?, 100, "hangs", &key())))?;
+    let hangs = serve(Answer::file(sign(&entered(&[0xeb, 0xfe])?, LATER + 100, "hangs", &key())))?;
     vm.serial.send(format!("upgrade {hangs}\r").as_bytes())?;
     vm.wait_for_within("written, and read back; restarting", START)?;
     // The front end gives it two minutes, and TCO counts them twice.
@@ -395,7 +475,7 @@ fn tco_ends_a_trial_that_hangs() -> Result<()> {
 fn a_release_is_taken_from_a_disk() -> Result<()> {
     let machine = Installed::new()?;
     let file = tempfile::NamedTempFile::new()?;
-    let mut release = sign(&image()?, 100, "carried", &key());
+    let mut release = sign(&image()?, LATER + 100, "carried", &key());
     release.resize(release.len().next_multiple_of(1 << 20), 0);
     std::fs::write(file.path(), release)?;
     drop(machine.boot()?);

@@ -15,12 +15,7 @@ impl<D: OverRoce> RocePair<D> {
     /// Two nodes, over IPv4 or IPv6; `within` puts each provider into whatever is to be around it.
     pub fn new(seed: u64, v6: bool, within: impl Fn(Roce) -> D) -> Self {
         let limits = Limits { qps: 64, regions: 256, ..Limits::default() };
-        let mut pair = Pair::within(seed, 1500, v6, limits, within);
-        for n in 0..2 {
-            let (ip, mac) = (pair.nodes[1 - n].ip, pair.nodes[1 - n].mac);
-            pair.nodes[n].roce.roce().learn_neighbour(ip, mac);
-        }
-        RocePair(pair)
+        RocePair(Pair::within(seed, 1500, v6, limits, within))
     }
 }
 

@@ -42,7 +42,7 @@ impl System for Appliance {
     fn start_save(&mut self) -> Result<(), String> {
         Ok(())
     }
-    fn start_ping(&mut self, _: IpAddr, count: u32) -> Result<(), String> {
+    fn start_ping(&mut self, _: IpAddr, count: u32, _: u16) -> Result<(), String> {
         self.pings = count.min(3);
         Ok(())
     }
@@ -89,7 +89,7 @@ impl System for Appliance {
 pub fn run(data: &[u8]) {
     let mut system = Appliance {
         document: Document::default(),
-        log: LogRing::new(16, || Instant::ZERO),
+        log: LogRing::new(100, || Instant::ZERO),
         pings: 0,
         off: false,
     };

@@ -9,6 +9,7 @@ mod config;
 mod console;
 mod disks;
 mod engine;
+mod formats;
 mod input;
 mod ip;
 mod leak;
@@ -20,6 +21,7 @@ mod remote;
 mod rio_cm;
 mod smcr;
 mod storage;
+mod tls;
 mod usnic;
 mod wire;
 
@@ -58,6 +60,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "filter", run: net::filter, corpus: net::filter_corpus },
     Target { name: "config", run: config::run, corpus: config::corpus },
     Target { name: "console", run: console::run, corpus: console::corpus },
+    Target { name: "tls", run: tls::run, corpus: tls::corpus },
+    Target { name: "release", run: formats::release, corpus: formats::release_corpus },
+    Target { name: "answer", run: formats::answer, corpus: formats::answer_corpus },
+    Target { name: "partitions", run: formats::partitions, corpus: formats::partitions_corpus },
+    Target { name: "pem", run: formats::pem, corpus: formats::pem_corpus },
 ];
 
 /// The target of that name.

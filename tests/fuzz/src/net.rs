@@ -56,7 +56,7 @@ struct Host {
 impl Host {
     fn new() -> Self {
         let now = Instant::from_nanos(1);
-        let mut interface = Interface::new([2, 0, 0, 0, 0, 1], 1500, 7, now);
+        let mut interface = Interface::new([2, 0, 0, 0, 0, 1], 1500, [7; 32], now);
         let addressing = Addressing {
             addresses: ["10.0.0.1/24", "2001:db8::1/64"].map(|a| a.parse().expect("valid")).into(),
             dhcp: true,

@@ -89,6 +89,7 @@ impl World {
         let config = Config { queue_depth: 8, chunk_size: 8192, ..Config::default() };
         let disk = SimDisk::new(16, manners, rng.fork());
         let mut gateway = Gateway::new(vec![port(1)], MTU, config, disk, 64, server);
+        gateway.stations = vec![(0, port(2))];
         gateway.boot(&mut rng);
         let limits = Limits {
             qps: 32,
@@ -104,7 +105,7 @@ impl World {
         };
         let config = PortConfig { mac: port(2).mac, addresses: vec![port(2).ip], mtu: MTU };
         let mut roce = Roce::new(config, limits, &mut rng);
-        roce.learn_neighbour(port(1).ip, port(1).mac);
+        roce.pin_neighbour(0, port(1).ip, port(1).mac);
         leak::fill(own, Owner::Past);
         let mut arena = Arena::new(own);
         let now = Instant::from_nanos(1);

@@ -106,6 +106,31 @@ fn console() {
     run("console", 30_000);
 }
 
+#[test]
+fn tls() {
+    run("tls", 3_000);
+}
+
+#[test]
+fn release() {
+    run("release", 30_000);
+}
+
+#[test]
+fn answer() {
+    run("answer", 30_000);
+}
+
+#[test]
+fn partitions() {
+    run("partitions", 5_000);
+}
+
+#[test]
+fn pem() {
+    run("pem", 5_000);
+}
+
 /// A target without a case would be left out here, and a directory without a target everywhere.
 #[test]
 fn every_target_has_a_case_and_every_corpus_a_target() {

@@ -37,6 +37,20 @@ pub const PATH_MTU: usize = 1024;
 const VERSION: &[u8; 16] = b"6.11\0\0\0\0\0\0\0\0\0\0\0\0";
 const KEY: usize = 56;
 
+/// Operations of ARP.
+pub const ARP_REQUEST: [u8; 2] = [0, 1];
+const ARP_REPLY: [u8; 2] = [0, 2];
+
+/// An ARP packet in its frame: to everybody if the target's MAC address is not known.
+pub fn arp(operation: [u8; 2], from: ([u8; 6], Ipv4Addr), to: ([u8; 6], Ipv4Addr)) -> Vec<u8> {
+    let destination = if to.0 == [0; 6] { [0xff; 6] } else { to.0 };
+    let mut frame = [destination, from.0].concat();
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4]);
+    frame.extend(operation);
+    frame.extend([&from.0[..], &from.1.octets(), &to.0, &to.1.octets()].concat());
+    frame
+}
+
 /// The station.
 pub struct Crafter {
     socket: UnixDatagram,
@@ -110,6 +124,11 @@ impl Crafter {
         packet.frame(MAC, APPLIANCE_MAC, APPLIANCE)
     }
 
+    /// Asks for the appliance's address, by which our own becomes known there.
+    pub fn meet(&self) -> Result<()> {
+        self.send_frame(&arp(ARP_REQUEST, (MAC, OURS), ([0; 6], APPLIANCE)))
+    }
+
     /// Sends a packet.
     pub fn send(&self, packet: &Packet) -> Result<()> {
         self.send_frame(&self.frame(packet))
@@ -165,6 +184,7 @@ impl Crafter {
 
     /// Sends a request for a connection; the reply, or the reason of the reject.
     pub fn ask(&mut self, req: &Req) -> Result<std::result::Result<Rep, u16>> {
+        self.meet()?;
         self.send_mad(u64::from(req.qpn), &Message::Req(*req))?;
         self.wait_mad(|message| match message {
             Message::Rep(rep) if rep.remote_id == req.local_id => Some(Ok(rep)),
@@ -329,6 +349,12 @@ impl Crafter {
             self.socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
             let mut frame = [0; 16 * 1024];
             let Ok(length) = self.socket.recv(&mut frame) else { continue };
+            if frame[12..14] == [8, 6]
+                && frame[20..22] == ARP_REQUEST
+                && frame[38..42] == OURS.octets()
+            {
+                self.send_frame(&arp(ARP_REPLY, (MAC, OURS), (APPLIANCE_MAC, APPLIANCE)))?;
+            }
             let Some(packet) = Packet::parse(&frame[..length]) else { continue };
             if self.received.len() >= 256 {
                 self.received.pop_front();

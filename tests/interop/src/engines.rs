@@ -223,7 +223,7 @@ struct World {
 impl World {
     fn new(port: DgramPort, setup: &Setup, reached: Arc<Reached>) -> Result<World> {
         let mut rng = StdRng::from_os_rng();
-        let mut interface = Interface::new(MAC, setup.mtu, 1, Instant::ZERO);
+        let mut interface = Interface::new(MAC, setup.mtu, [1; 32], Instant::ZERO);
         let addresses = ["10.0.0.1/24".parse(), "fd00::1/64".parse()];
         let addresses = addresses.into_iter().collect::<Result<Vec<net::Cidr>, _>>();
         let addresses = addresses.map_err(|()| anyhow!("an address of ours is none"))?;
@@ -269,7 +269,14 @@ impl World {
         let smc = Engine::new(smc, vec![device], &mut context).map_err(|e| anyhow!("{e:?}"))?;
         let limits = net::tcp::Limits { connections: 64, receive: 4096, transmit: 4096 };
         let echo = [false, true].map(|discard| {
-            Echo::new(&mut interface, discard, true, limits, &Hosts::default(), discard.into())
+            Echo::new(
+                &mut interface,
+                discard,
+                true,
+                (limits, limits.connections as u32),
+                &Hosts::default(),
+                discard.into(),
+            )
         });
         Ok(World {
             port,
@@ -307,9 +314,9 @@ impl World {
                 continue;
             }
             let bytes = self.port.bytes(&frame);
-            if let (Some(_), Some(mac)) = (&self.remote, bytes.get(6..12)) {
-                // There is nobody else on the wire.
-                self.roce.learn_neighbour(GUEST, mac.try_into().expect("6 bytes"));
+            if let Some(&mac) = bytes.get(6..).and_then(|rest| rest.first_chunk()) {
+                // The guest is alone on the wire.
+                self.roce.pin_neighbour(0, GUEST, mac);
             }
             match net::classify(bytes) {
                 Class::Roce => drop(self.roce.handle_frame(0, bytes, now)),

@@ -102,7 +102,7 @@ impl Bridge {
     fn image(&self, side: usize, words: &str) -> Result<Spec> {
         let ends = format!(
             "isthmus.ntb.0.device=pci:0000:00:01.0 isthmus.ntb.0.address=10.9.0.{} \
-             isthmus.ntb.0.peer=10.9.0.{} ",
+             isthmus.ntb.0.peer=10.9.0.{} isthmus.ntb.0.trust=peer ",
             side + 1,
             2 - side
         );

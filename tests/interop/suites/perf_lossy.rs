@@ -128,7 +128,7 @@ fn a_peer_whose_power_goes_comes_back() -> Result<()> {
         drop(guest);
         let mut guest = client(second.clone(), 1500)?;
         // The appliance may still have connections of queue pairs that the peer gives the same numbers
-        // to: it refuses then (REJ, stale connection), and forgets the old one.
+        // to: they end when the new ones stand.
         let patience = Duration::from_secs(60);
         guest.wait_until(&rping_command("10.0.0.1", 4096, 5), patience)?;
         for words in ["", "-R"] {

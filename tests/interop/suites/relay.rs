@@ -77,6 +77,47 @@ fn smc_and_tcp_on_either_side() -> Result<()> {
     })
 }
 
+/// A host has a connection to one port, and opens others to a rule, eight at a time, while that is changed, moved and made
+/// anew again and again. All of them are in one link group: the one to the other port lives, and so does the group.
+#[test]
+fn changed_rule_disturbs_no_other_connection() -> Result<()> {
+    let words = format!("isthmus.smc.services=true {RULES}");
+    let mut site = Site::boot(1500, &words)?;
+    prepare(&mut site.client)?;
+    serve(&mut site.client, 7777, "")?;
+    let guest = &mut site.client;
+    guest.sh("smc echo 10.0.0.1 7 64 1 1 hold=100 > /tmp/other 2>&1 &")?;
+    guest.wait_until("smc sockets | grep -q '^ACTIVE SMCR '", Duration::from_secs(20))?;
+    guest.sh(
+        "(until [ -e /tmp/enough ]; do timeout 20 smc echo 10.0.0.1 7000 64 1 8; done; touch /tmp/ended) \
+         > /tmp/storm 2>&1 &",
+    )?;
+    guest.wait_until("grep -q fine /tmp/storm", Duration::from_secs(30))?;
+    for n in 0..25 {
+        for line in [
+            format!("set rule.0.connections {}", 310 + n % 2),
+            format!("set rule.0.listen {}", 7010 + n % 2),
+            "set rule.0.listen 7000".to_string(),
+        ] {
+            site.gateway.run(&line)?.contains("in force now")?;
+            site.client.sh("sleep 0.2")?;
+        }
+    }
+    let guest = &mut site.client;
+    guest.sh("touch /tmp/enough")?;
+    guest.wait_until("[ -e /tmp/ended ]", Duration::from_secs(60))?;
+    guest.wait_until("grep -q . /tmp/other", Duration::from_secs(150))?;
+    let said = guest.sh("cat /tmp/other")?;
+    ensure!(said.trim() == "fine", "the connection to port 7: {said}");
+    // Those that were cut off in the middle are over on both sides.
+    guest.wait_until("! smc sockets | grep ACTIVE", Duration::from_secs(40))?;
+    let log = site.gateway.run("show log")?.text;
+    ensure!(!log.contains("failed") && !log.contains("ended by"), "a link was lost:\n{log}");
+    let metrics = Metrics::read(&mut site.client)?;
+    ensure!(metrics.get("smc_violations_total")? == 0.0, "the host was taken for a liar");
+    Ok(())
+}
+
 #[test]
 fn aborts_and_refusals_go_across() -> Result<()> {
     tell(|site| {

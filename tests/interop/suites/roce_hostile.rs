@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use interop_tests::crafter::{APPLIANCE, Answer, Crafter, OURS, PATH_MTU, Victim};
+use interop_tests::crafter::{
+    APPLIANCE, ARP_REQUEST, Answer, Crafter, OURS, PATH_MTU, Victim, arp,
+};
 use interop_tests::metrics::Metrics;
 use interop_tests::overheard::{self, Overheard};
 use interop_tests::packet::{Packet, opcode, reth, sign};
@@ -55,8 +57,12 @@ impl Site {
 
     /// Sends a packet to the appliance on the client's network.
     fn send_near(&self, packet: &Packet) -> Result<()> {
+        // Who asks for the appliance is in its neighbour table.
+        let met = arp(ARP_REQUEST, (NEAR_MACS[0], NEAR), ([0; 6], SERVER));
         let frame = packet.frame(NEAR_MACS[0], NEAR_MACS[1], SERVER);
-        UnixDatagram::unbound()?.send_to(&frame, &self.near)?;
+        let socket = UnixDatagram::unbound()?;
+        socket.send_to(&met, &self.near)?;
+        socket.send_to(&frame, &self.near)?;
         Ok(())
     }
 
@@ -393,7 +399,10 @@ fn claims(site: &mut Site, connections: &[Overheard]) -> Result<()> {
     }
     site.crafter.forget()?;
     let after = Metrics::read(&mut site.client)?;
-    let (refused, unknown) = (after.get(refusals)?, after.get(dropped)? - before.get(dropped)?);
+    // The client's address is on no network of the crafter's interface: there is no way back to it.
+    let lost = "roce_dropped_total{reason=\"no_way_back\"}";
+    let more = |what: &str| Ok::<_, anyhow::Error>(after.get(what)? - before.get(what)?);
+    let (refused, unknown) = (after.get(refusals)?, more(dropped)? + more(lost)?);
     println!(
         "{lies} lies, {refused} refused; {strangers} messages of strangers, {unknown} dropped"
     );
@@ -405,6 +414,43 @@ fn claims(site: &mut Site, connections: &[Overheard]) -> Result<()> {
     now.contains("s1,connected,1,1,")?;
     ensure!(now.text.lines().count() == listed.text.lines().count(), "{}", now.text);
     Ok(())
+}
+
+/// A station with the crafter's IP address and another MAC address, while the crafter has a connection.
+#[test]
+fn station_with_another_hosts_address_gets_no_connection_and_ends_none() -> Result<()> {
+    Site::tell(|site| {
+        let crafter = &mut site.crafter;
+        let victim = crafter.victim()?;
+        let before = Metrics::read(&mut site.client)?;
+        let from_elsewhere = |mut frame: Vec<u8>| {
+            frame[11] ^= 0x70;
+            frame
+        };
+        // A request for a connection, once as any host's and once in the name of the queue pair that is connected.
+        let (req, _) = crafter.req(rping::PORT);
+        for req in [req, Req { qpn: victim.link.ours, local_id: req.local_id ^ 1, ..req }] {
+            let mad = crafter.mad(1, &Message::Req(req));
+            crafter.send_frame(&from_elsewhere(crafter.frame(&mad)))?;
+            ensure!(crafter.answer(&victim.link)? == Answer::Silence, "it was answered");
+        }
+        // A packet of the connection itself.
+        let write = crafter.write(&victim.link, victim.address, victim.rkey, b"harm");
+        crafter.send_frame(&from_elsewhere(crafter.frame(&write)))?;
+        ensure!(crafter.answer(&victim.link)? == Answer::Silence, "its data were taken");
+        let after = Metrics::read(&mut site.client)?;
+        after.grew(&before, "roce_dropped_total{reason=\"wrong_peer\"}", 3.0)?;
+        site.gateway.run("show refused")?.contains("wrong_mac")?.contains("02:00:00:00:00:79")?;
+        // With the right MAC address in it, which anybody can write: only who receives the answer ends the connection.
+        let stale = Req { qpn: victim.link.ours, local_id: req.local_id ^ 2, ..req };
+        crafter.send_mad(2, &Message::Req(stale))?;
+        let good = crafter.write(&victim.link, victim.address, victim.rkey, b"fine");
+        ensure!(
+            crafter.try_packet(&victim.link, &good)? == Answer::Ack,
+            "the connection has ended"
+        );
+        Ok(())
+    })
 }
 
 /// A request from `from` (as the GID says and as the private data says) for an address `to`.

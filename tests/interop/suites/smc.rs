@@ -148,8 +148,8 @@ fn is_told_by(image: impl FnOnce(Spec) -> Spec, keys: &[u8], says: &str) -> Resu
     Ok(())
 }
 
-/// A rule that is taken away, and one that is changed: their clients and servers are told, those of another rule
-/// go on.
+/// A rule that is taken away, and one that listens elsewhere: their clients and servers are told, those of another rule
+/// go on. So do those of a rule that gets another server.
 #[test]
 fn a_rule_that_ends_tells_everybody() -> Result<()> {
     let words = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
@@ -178,9 +178,12 @@ fn a_rule_that_ends_tells_everybody() -> Result<()> {
     for (end, count) in [(first, 2), (last, 2), (backs, 5)] {
         guest.wait_until(&established(end, count), Duration::from_secs(10))?;
     }
-    for (line, active, behind) in
-        [("unset rule.0", 3, 3), ("set rule.0.backend 10.0.0.2:7778", 1, 2)]
-    {
+    for (line, active, behind) in [
+        ("unset rule.0", 3, 3),
+        ("set rule.0.backend 10.0.0.2:7778", 3, 3),
+        ("set rule.0.connections 10", 3, 3),
+        ("set rule.0.listen 7009", 1, 2),
+    ] {
         site.gateway.run(line)?.contains("in force now")?;
         let guest = &mut site.client;
         let all = [(first, 0), (last, 2), (backs, behind)];

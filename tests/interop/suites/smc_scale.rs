@@ -7,8 +7,8 @@ use interop_tests::Site;
 use interop_tests::lab::used;
 use interop_tests::smc::prepare;
 
-const SERVICES: &str =
-    "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID isthmus.smc.connections=1100";
+const SERVICES: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID isthmus.smc.connections=1100 \
+    isthmus.smc.connections_per_host=1100";
 /// Connections that one run of the client makes.
 const EACH: usize = 200;
 /// Connections at once, and one after the other.

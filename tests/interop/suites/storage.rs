@@ -1,6 +1,7 @@
 //! Stock Linux's rnbd-client against the image.
 
 mod limits;
+mod readme;
 mod run;
 
 use std::time::Duration;

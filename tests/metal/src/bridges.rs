@@ -136,7 +136,7 @@ pub fn open_as<M: Joined>(
     let device = machine.find().take(Class::Bridge).remove(0);
     assert_eq!(device.driver(), M::DRIVER);
     let free = machine.arena().available();
-    device.open_bridge(machine, side).map_err(|why| {
+    device.open_bridge(machine, side, true).map_err(|why| {
         assert_eq!(machine.arena().available(), free, "memory is given back");
         why.to_string()
     })

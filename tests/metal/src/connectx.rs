@@ -95,7 +95,7 @@ impl Pair {
         let mut pair = Pair { nodes, is_cut: false, looked: Instant::ZERO };
         for n in 0..2 {
             let (address, mac) = (pair.nodes[1 - n].address, pair.nodes[1 - n].mac);
-            pair.nodes[n].device.learn_neighbour(address, mac);
+            pair.nodes[n].device.pin_neighbour(address, mac);
         }
         // Both clocks go alike from now on.
         let clocks = [0, 1].map(|n| pair.nodes[n].machine.pass(Duration::ZERO));

@@ -138,7 +138,7 @@ fn operate<F: Function + Send + 'static>(machine: &mut Metal<F>, wrong: Wrong) {
         }
     }
     for device in inventory.take(Class::Bridge) {
-        let Ok(mut bridge) = device.open_bridge(machine, None) else { continue };
+        let Ok(mut bridge) = device.open_bridge(machine, None, true) else { continue };
         opened(machine);
         for _ in 0..60 {
             bridge.set_interrupts(true);

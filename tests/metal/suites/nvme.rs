@@ -14,10 +14,10 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-struct Bench {
+pub struct Bench {
     machine: Metal<Nvme>,
-    disks: Vec<OpenDisk>,
-    refused: Vec<String>,
+    pub disks: Vec<OpenDisk>,
+    pub refused: Vec<String>,
 }
 
 fn machine(settings: Config) -> Metal<Nvme> {
@@ -42,7 +42,7 @@ fn try_open(mut machine: Metal<Nvme>) -> Result<Bench, String> {
     }
 }
 
-fn open(settings: Config) -> Bench {
+pub fn open(settings: Config) -> Bench {
     try_open(machine(settings)).unwrap()
 }
 

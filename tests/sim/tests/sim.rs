@@ -24,6 +24,12 @@ fn leak() {
     netsim::explore("leak", 400, sim::storage::leak::run);
 }
 
+/// A station with another host's IP address gets nothing, and disturbs nobody.
+#[test]
+fn thief() {
+    netsim::explore("thief", 100, sim::storage::leak::thief);
+}
+
 /// A path that is cut is left within a second, with the timers as they come.
 #[test]
 fn failover() {

@@ -65,7 +65,8 @@ pub fn bridged<T: Send>(taps: &[&str], f: impl FnOnce() -> Result<T> + Send) -> 
     })
 }
 
-fn alone<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+/// Runs `f` in an empty namespace with its loopback device up, in a thread of its own.
+pub fn alone<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     ensure!(rustix::process::geteuid().is_root(), "a network namespace is made by root");
     thread::scope(|scope| {
         let inside = scope.spawn(|| {
@@ -80,7 +81,7 @@ fn alone<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 }
 
 /// Runs `ip` with these words.
-fn ip(words: &str) -> Result<()> {
+pub fn ip(words: &str) -> Result<()> {
     let output = Command::new("ip").args(words.split(' ')).output().context("no ip")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "ip {words}: {said}");

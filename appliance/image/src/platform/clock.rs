@@ -39,8 +39,9 @@ impl drivers::hal::Clock for Clock {
     }
 }
 
+/// The time-stamp counter.
 #[inline]
-fn tsc() -> u64 {
+pub fn tsc() -> u64 {
     // SAFETY: every x86-64 CPU has the instruction.
     unsafe { _rdtsc() }
 }

@@ -1,5 +1,5 @@
-//! Entropy from the CPU: RDSEED, else RDRAND (Intel SDM vol. 1, 7.3.17). A machine with neither has to
-//! offer a virtio source.
+//! Entropy from the CPU: RDSEED and RDRAND (Intel SDM vol. 1, 7.3.17), both where it has both. A machine with neither has
+//! to offer a virtio source.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count, _rdrand64_step, _rdseed64_step};
 
@@ -11,17 +11,29 @@ pub fn from_cpu() -> Option<[u8; 32]> {
     // Not `is_x86_feature_detected!`: Hermit's target takes both for granted.
     let has_rdseed = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & 1 << 18 != 0;
     let has_rdrand = __cpuid(1).ecx & 1 << 30 != 0;
-    let step: unsafe fn(&mut u64) -> i32 = match (has_rdseed, has_rdrand) {
-        (true, _) => |value| {
+    let rdseed = has_rdseed.then(|| {
+        random_bytes(|value| {
             // SAFETY: the CPU has the instruction (checked).
             unsafe { _rdseed64_step(value) }
-        },
-        (_, true) => |value| {
+        })
+    });
+    let rdrand = has_rdrand.then(|| {
+        random_bytes(|value| {
             // SAFETY: the CPU has the instruction (checked).
             unsafe { _rdrand64_step(value) }
-        },
-        _ => return None,
-    };
+        })
+    });
+    // One that gives nothing does not spoil what the other has given.
+    match (rdseed.flatten(), rdrand.flatten()) {
+        (Some(mut one), Some(other)) => {
+            one.iter_mut().zip(other).for_each(|(byte, more)| *byte ^= more);
+            Some(one)
+        }
+        (one, other) => one.or(other),
+    }
+}
+
+fn random_bytes(step: unsafe fn(&mut u64) -> i32) -> Option<[u8; 32]> {
     let mut seed = [0; 32];
     for word in seed.chunks_exact_mut(8) {
         word.copy_from_slice(&random_word(step)?.to_le_bytes());

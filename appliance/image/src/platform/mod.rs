@@ -33,7 +33,7 @@ mod virtio_slots;
 #[cfg(not(feature = "uhyve"))]
 pub mod watchdog;
 
-pub use clock::Clock;
+pub use clock::{Clock, tsc};
 pub use entropy::from_cpu as entropy_from_cpu;
 pub use machine::Pc;
 pub use paging::Protection;
@@ -47,15 +47,15 @@ use appliance::log_ring::LogRing;
 use boot::acpi::Tables;
 use boot::{BootInfo, Kind, MemoryMap};
 use core::ptr::NonNull;
-use drivers::hal::{Arena, Interrupt, Platform, Registers, Window};
+use drivers::hal::{Arena, Claim, Claims, Interrupt, Mmio, Platform, Registers, Window};
 #[cfg(not(feature = "uhyve"))]
 use drivers::virtio::Slot;
 use std::time::{SystemTime, UNIX_EPOCH};
 use timer::Timer;
 use uart::Uart;
 
-/// The commit and zeroes. `./isthmus build` fills it after linking: a commit that changes nothing of the image compiles
-/// nothing anew.
+/// The commit and zeroes, 16 bytes, then when it was made, in seconds since 1970, little-endian. `./isthmus build` fills
+/// it after linking: a commit that changes nothing of the image compiles nothing anew.
 #[used]
 #[unsafe(link_section = ".isthmus.commit")]
 static COMMIT: [u8; 24] = *b"unknown\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -66,6 +66,12 @@ pub fn commit() -> &'static str {
     let bytes: &'static [u8] = core::hint::black_box(&COMMIT);
     let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     core::str::from_utf8(text).unwrap_or("unknown")
+}
+
+/// When that commit was made, in seconds since 1970; 0 if that is not known.
+pub fn committed() -> u64 {
+    let bytes: &'static [u8; 24] = core::hint::black_box(&COMMIT);
+    bytes.last_chunk().map_or(0, |time| u64::from_le_bytes(*time))
 }
 
 /// The machine, brought up.
@@ -112,7 +118,7 @@ pub fn bring_up(
     let timer = Timer::new(apic, clock, boot.apic_timer_khz);
 
     let (arena, crash_memory) = arena(boot)?;
-    let mut devices = Devices { arena, memory: &boot.memory };
+    let mut devices = Devices { arena, memory: &boot.memory, claims: Claims::new() };
     let image = image::segments();
     if let Some(code) = image.iter().find(|segment| segment.access == image::Access::Code) {
         // SAFETY: it is the image's, which stays mapped.
@@ -133,7 +139,7 @@ pub fn bring_up(
     power::know(acpi);
     let log = start_log(clock);
     if let Some(screen) = boot.screen() {
-        show_on(screen, &boot.memory, &mut devices.arena);
+        show_on(screen, &mut devices);
     }
     let mode = if apic == Apic::Msr { "x2APIC" } else { "xAPIC" };
     log::info!("processors: {}, by {mode}", spare.len() + 1);
@@ -150,11 +156,7 @@ pub fn bring_up(
         build: build.leak(),
     });
     iommu::turn_off(acpi.as_ref(), &boot.memory, &clock, &mut devices.arena);
-    let pci = ConfigSpace::detect(acpi.as_ref(), |address, len| {
-        // SAFETY: ACPI says that configuration space lies there, and no memory does.
-        let map = || unsafe { paging::map_registers(address, len, &mut devices.arena) };
-        is_of_device(&boot.memory, address, len).then(map).flatten()
-    });
+    let pci = ConfigSpace::detect(acpi.as_ref(), |at, len| devices.map_config_space(at, len));
     #[cfg(not(feature = "uhyve"))]
     let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
     timer.start();
@@ -186,14 +188,15 @@ fn arena(boot: &BootInfo) -> Result<(Arena, Window), String> {
 }
 
 /// Shows on a screen what goes to the console, if it may.
-fn show_on(screen: boot::Screen, memory: &MemoryMap, arena: &mut Arena) {
+fn show_on(screen: boot::Screen, devices: &mut Devices) {
     /// Text of a PC.
     const TEXT: u64 = 0xb_8000;
     let len = (screen.pitch as usize).saturating_mul(screen.height as usize);
     let free = screen.text && screen.address == TEXT && len <= 0x8000
-        || !screen.text && is_of_device(memory, screen.address, len);
-    // SAFETY: checked; the screen is nobody else's.
-    if !free || !unsafe { screen::take(screen, arena) } {
+        || !screen.text && is_of_device(devices.memory, screen.address, len);
+    let free = free && devices.claims.take(screen.address, len, Claim::Memory);
+    // SAFETY: no memory of the machine lies there (checked), and it was claimed: no device gets it.
+    if !free || !unsafe { screen::take(screen, &mut devices.arena) } {
         log::warn!("screen at {:#x}: it makes no sense, and is not used", screen.address);
     }
 }
@@ -210,6 +213,24 @@ pub struct Devices {
     arena: Arena,
     /// All memory of the machine.
     memory: &'static MemoryMap,
+    /// What has a user already: base addresses may overlap, if a device lies.
+    claims: Claims,
+}
+
+impl Devices {
+    /// Claims what a device says to be its own, if it can be.
+    fn claim(&mut self, address: u64, len: usize, what: Claim) -> bool {
+        is_of_device(self.memory, address, len) && self.claims.take(address, len, what)
+    }
+
+    /// Maps a stretch of PCI configuration space, as ACPI says where it is.
+    fn map_config_space(&mut self, address: u64, len: usize) -> Option<Mmio> {
+        if !self.claim(address, len, Claim::Registers) {
+            return None;
+        }
+        // SAFETY: ACPI says that configuration space lies there, and no memory does (checked).
+        unsafe { paging::map_registers(address, len, &mut self.arena) }
+    }
 }
 
 /// Whether a device may lie there: no memory of the machine does (a device says itself where it is, and may
@@ -233,24 +254,28 @@ fn is_of_device(memory: &MemoryMap, address: u64, len: usize) -> bool {
 // mapped is checked against the memory map.
 unsafe impl Platform for Devices {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
-        if !is_of_device(self.memory, address, len) {
+        if !self.claim(address, len, Claim::Registers) {
             return None;
         }
-        // SAFETY: checked.
+        // SAFETY: no memory of the machine lies there, and no memory that a driver has a window to (checked).
         let registers = unsafe { paging::map_registers(address, len, &mut self.arena)? };
         Some(Box::new(registers))
     }
 
     fn map_memory(&mut self, address: u64, len: usize) -> Option<Window> {
-        // SAFETY: checked; a window to it is given away only here.
-        let map = || unsafe { paging::map_memory(address, len, &mut self.arena) };
-        is_of_device(self.memory, address, len).then(map).flatten()
+        if !self.claim(address, len, Claim::Memory) {
+            return None;
+        }
+        // SAFETY: no memory of the machine lies there, and nobody else was given any of it, nor will be (checked).
+        unsafe { paging::map_memory(address, len, &mut self.arena) }
     }
 
     fn map_window(&mut self, address: u64, len: usize) -> Option<Window> {
-        // SAFETY: checked; a window to it is given away only here.
-        let map = || unsafe { paging::map_window(address, len, &mut self.arena) };
-        is_of_device(self.memory, address, len).then(map).flatten()
+        if !self.claim(address, len, Claim::Memory) {
+            return None;
+        }
+        // SAFETY: as above.
+        unsafe { paging::map_window(address, len, &mut self.arena) }
     }
 
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {

@@ -1,11 +1,13 @@
 //! The console's verbs for exports.
 
+use super::openness;
 use super::options::Options;
-use crate::appliance::Appliance;
+use crate::appliance::{Appliance, Told};
 use crate::config::{self, Export};
+use crate::console::Managed;
 use crate::orders::Order;
 use crate::report::Value;
-use crate::words::lines;
+use crate::words::{at_once, lines};
 use net::hosts::Hosts;
 use storage::rnbd::server::Server;
 use storage::volume::Volumes;
@@ -68,11 +70,7 @@ fn edit_exports(
     appliance.carry_out(Order::ApplyExports).map(drop)
 }
 
-pub(super) fn change(
-    appliance: &mut dyn Appliance,
-    words: &[&str],
-    add: bool,
-) -> Result<(), String> {
+pub(super) fn change(appliance: &mut dyn Appliance, words: &[&str], add: bool) -> Told {
     let options = Options::parse(words, &["ro", "rw"])?;
     let name: crate::config::ExportName = options.name.parse()?;
     let volume = options.volume.map(str::parse).transpose()?;
@@ -115,10 +113,27 @@ pub(super) fn change(
         export.sessions = sessions.unwrap_or_else(|| export.sessions.clone());
         export.hosts = hosts.unwrap_or_else(|| export.hosts.clone());
         Ok(())
-    })
+    })?;
+    Ok(done(appliance, &name))
 }
 
-pub(super) fn remove(appliance: &mut dyn Appliance, name: &str) -> Result<(), String> {
+/// The answer to a change of an export: that it is done, and what it leaves open.
+fn done(appliance: &dyn Appliance, name: &config::ExportName) -> Managed {
+    let exports = appliance.wanted_exports();
+    let volume = exports.iter().find(|export| export.name == *name);
+    let left = volume.map(|export| openness::told(appliance, name, &export.volume));
+    with_left(left.unwrap_or_default())
+}
+
+pub(super) fn with_left(left: String) -> Managed {
+    match at_once() {
+        Managed::Told(text) => Managed::Told(text + &left),
+        started @ Managed::Started => started,
+    }
+}
+
+pub(super) fn remove(appliance: &mut dyn Appliance, name: &str) -> Told {
+    let gone = appliance.wanted_exports().into_iter().find(|export| export.name.as_str() == name);
     edit_exports(appliance, |exports| {
         let before = exports.len();
         exports.retain(|export| export.name.as_str() != name);
@@ -127,5 +142,7 @@ pub(super) fn remove(appliance: &mut dyn Appliance, name: &str) -> Result<(), St
             0 => Err("the last export stays: without any, every volume is exported".into()),
             _ => Ok(()),
         }
-    })
+    })?;
+    let left = gone.map(|gone| openness::told(appliance, &gone.name, &gone.volume));
+    Ok(with_left(left.unwrap_or_default()))
 }

@@ -4,6 +4,7 @@
 mod bridges;
 pub(crate) mod exports;
 mod listing;
+pub(crate) mod openness;
 mod options;
 mod remote;
 pub(crate) mod sessions;
@@ -11,7 +12,7 @@ pub(crate) mod volumes;
 
 use crate::appliance::{Appliance, Told};
 use crate::orders::Order;
-use crate::words::{at_once, one};
+use crate::words::one;
 
 /// Has a command carried out.
 pub(crate) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, rest: &str) -> Told {
@@ -20,10 +21,8 @@ pub(crate) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, rest: 
         ("volume", "create") => volumes::create(appliance, &words),
         ("volume", "grow") => volumes::grow(appliance, &words),
         ("volume", "delete") => volumes::delete(appliance, &words),
-        ("export", "add" | "set") => {
-            exports::change(appliance, &words, order == "add").map(|()| at_once())
-        }
-        ("export", "remove") => exports::remove(appliance, one(&words)?).map(|()| at_once()),
+        ("export", "add" | "set") => exports::change(appliance, &words, order == "add"),
+        ("export", "remove") => exports::remove(appliance, one(&words)?),
         (_, "list") => listing::list(appliance, what, None, &words),
         (_, "show") => {
             let (name, options) = words.split_first().ok_or("say the name of one")?;

@@ -151,7 +151,10 @@ fn unopened(appliance: &dyn Appliance, name: &str) -> Result<VolumeId, String> {
     }
     let config = appliance.document().config();
     if let Some(export) = config.export.iter().find(|export| export.volume.as_str() == name) {
-        return Err(format!("export {0} is of it; `export remove {0}`", export.name));
+        return Err(format!(
+            "volume is exported as {0}; run `export remove {0}` first",
+            export.name
+        ));
     }
     Ok(id)
 }

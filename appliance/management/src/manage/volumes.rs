@@ -1,5 +1,7 @@
 //! The console's verbs for volumes.
 
+use super::exports::with_left;
+use super::openness;
 use super::options::Options;
 use super::remote;
 use crate::appliance::{Appliance, Told};
@@ -8,7 +10,7 @@ use crate::config::{DeviceName, Size, Volume};
 use crate::orders::Order;
 use crate::report::Value;
 use crate::status::DiskStatus;
-use crate::words::{at_once, lines};
+use crate::words::lines;
 use std::collections::BTreeSet;
 
 /// The number of the one disk that has this name.
@@ -76,9 +78,10 @@ pub(super) fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let mut document = appliance.document().clone();
     document.edit(|config| config.volume.push(volume.clone())).map_err(|p| lines(&p))?;
     appliance.carry_out(Order::MakeVolume(&volume))?;
+    let open = document.config().export.is_empty();
     *appliance.document_mut() = document;
     appliance.carry_out(Order::ApplyExports)?;
-    Ok(at_once())
+    Ok(with_left(openness::of_new_volume(&volume.name, open)))
 }
 
 pub(super) fn grow(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
@@ -113,7 +116,10 @@ pub(super) fn delete(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
         return Err(format!("session {session} has it open; `device close {device} {session}`"));
     }
     if let Some(export) = config.export.iter().find(|export| export.volume.as_str() == name) {
-        return Err(format!("export {0} is of it; `export remove {0}`", export.name));
+        return Err(format!(
+            "volume is exported as {0}; run `export remove {0}` first",
+            export.name
+        ));
     }
     if storage.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
         return Err("it is busy; try again".into());

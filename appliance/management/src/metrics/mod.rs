@@ -3,6 +3,7 @@
 #[cfg(feature = "mlx5")]
 mod cards;
 mod linx;
+mod log;
 mod ntb;
 mod page;
 mod rapidio;
@@ -14,6 +15,7 @@ pub mod udp_engines;
 
 use crate::appliance::Appliance;
 use crate::loops::{LoopCounters, Stage};
+use crate::show::not_ready;
 use core::fmt::{Display, Error};
 use drivers::hal::{Health, PortCounters};
 use net::metrics::{Place, Writer};
@@ -24,6 +26,7 @@ type Section = fn(&dyn Appliance, &mut Page<'_>) -> Result<(), Error>;
 
 const SECTIONS: &[Section] = &[
     appliance,
+    log::write,
     ports,
     rdma_stack::write,
     #[cfg(feature = "mlx5")]
@@ -122,7 +125,7 @@ const DISK_FAMILIES: [DiskFamily; 7] = [
 /// A counter of a port's IP interface.
 type IpFamily = (&'static str, &'static str, fn(&net::Counters) -> u64);
 
-const IP_FAMILIES: [IpFamily; 6] = [
+const IP_FAMILIES: [IpFamily; 7] = [
     ("isthmus_ip_receive_frames_total", "Frames given to the IP interface.", |c| c.rx_frames),
     (
         "isthmus_ip_filtered_total",
@@ -141,12 +144,43 @@ const IP_FAMILIES: [IpFamily; 6] = [
         "Frames in which another station claimed an address of ours.",
         |c| c.conflicts,
     ),
+    (
+        "isthmus_tcp_cookie_guesses_total",
+        "TCP segments that acknowledged a wrong SYN cookie, in a flood of SYNs.",
+        |c| c.cookie_guesses,
+    ),
 ];
 
 fn appliance(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     let machine = appliance.machine();
     w.gauge("isthmus_uptime_seconds", "Time since the appliance came up.")?
         .sample(&[], machine.uptime)?;
+    let now = machine.clock.at(machine.now).0;
+    w.gauge("isthmus_time_seconds", "The wall clock, in seconds since 1970 UTC.")?
+        .sample(&[], now.as_secs_f64())?;
+    w.gauge(
+        "isthmus_time_plausible",
+        "Whether the wall clock can be right: it is not before this build.",
+    )?
+    .sample(&[], u64::from(machine.clock.is_plausible))?;
+    w.gauge("isthmus_ready", "Whether the appliance does all that it is configured to do.")?
+        .sample(&[], u64::from(not_ready(appliance).is_empty()))?;
+    w.gauge(
+        "isthmus_config_unsaved",
+        "Whether the configuration was changed since it was read or saved.",
+    )?
+    .sample(&[], u64::from(appliance.has_unsaved()))?;
+    if let Some(slots) = appliance.upgrade().slots {
+        w.gauge("isthmus_upgrade_trial", "Whether the running release is on trial.")?
+            .sample(&[], u64::from(slots.trial))?;
+    }
+    if let Some(until) = appliance.tls().and_then(|status| status.tls.pair().not_after()) {
+        w.gauge(
+            "isthmus_tls_certificate_not_after_seconds",
+            "When the certificate of the HTTP servers ends, in seconds since 1970 UTC.",
+        )?
+        .sample(&[], until)?;
+    }
     let problems = machine.problems.len() + machine.warnings.len();
     w.gauge(
         "isthmus_config_problems",

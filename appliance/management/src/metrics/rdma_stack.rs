@@ -81,6 +81,7 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
         ("unknown_qp", dropped.unknown_qp),
         ("wrong_state", dropped.wrong_state),
         ("wrong_peer", dropped.wrong_peer),
+        ("no_way_back", dropped.no_way_back),
         ("wrong_key", dropped.wrong_key),
         ("icrc", dropped.icrc),
         ("out_of_sequence", dropped.out_of_sequence),

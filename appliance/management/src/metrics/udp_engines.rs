@@ -22,11 +22,12 @@ pub fn of_engines(engines: &[UdpEngineStatus<'_>], page: &mut Page<'_>) -> Resul
         "Datagrams to or from an engine over UDP that were dropped below it, and why.",
     )?;
     for engine in engines {
-        let Losses { checksum, malformed, not_ours, no_next_hop } = engine.losses;
+        let Losses { checksum, malformed, not_ours, wrong_mac, no_next_hop } = engine.losses;
         let all = [
             ("checksum", checksum),
             ("malformed", malformed),
             ("not_ours", not_ours),
+            ("wrong_mac", wrong_mac),
             ("no_next_hop", no_next_hop),
         ];
         for (reason, count) in all {

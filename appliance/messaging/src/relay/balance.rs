@@ -11,6 +11,9 @@ const FAILURES: u32 = 2;
 /// Most servers of a rule: their set is a word.
 pub const MAX_BACKENDS: usize = 64;
 
+/// The place of a server that the rule has no more.
+pub(super) const GONE: usize = usize::MAX;
+
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
@@ -25,6 +28,13 @@ pub struct Backend {
     /// Times that it could not be reached.
     pub failures: u64,
     in_a_row: u32,
+}
+
+impl Backend {
+    fn new(address: &Target) -> Backend {
+        let address = address.clone();
+        Backend { address, up: true, connections: 0, total: 0, failures: 0, in_a_row: 0 }
+    }
 }
 
 /// The servers of a rule.
@@ -42,16 +52,36 @@ impl Balance {
     /// Of these servers, which are asked every `interval`. Of more than [`MAX_BACKENDS`] the rest
     /// is left out.
     pub fn new(addresses: &[Target], interval: Option<Duration>, now: Instant) -> Self {
-        let backend = |address: &Target| Backend {
-            address: address.clone(),
-            up: true,
-            connections: 0,
-            total: 0,
-            failures: 0,
-            in_a_row: 0,
-        };
-        let backends = addresses.iter().take(MAX_BACKENDS).map(backend).collect();
+        let backends = addresses.iter().take(MAX_BACKENDS).map(Backend::new).collect();
         Balance { backends, next: 0, interval, due: interval.map(|_| now) }
+    }
+
+    /// Other servers, and another interval. Those that stay keep what is known of them. The new places of those that there
+    /// were, as far as they stay.
+    pub fn adjust(
+        &mut self,
+        addresses: &[Target],
+        interval: Option<Duration>,
+        now: Instant,
+    ) -> Vec<Option<usize>> {
+        let mut before: Vec<Option<Backend>> =
+            core::mem::take(&mut self.backends).into_iter().map(Some).collect();
+        let mut places = alloc::vec![None; before.len()];
+        for address in addresses.iter().take(MAX_BACKENDS) {
+            let same =
+                |one: &Option<Backend>| one.as_ref().is_some_and(|one| one.address == *address);
+            let at = before.iter().position(same);
+            let known = at.and_then(|at| before.get_mut(at)?.take());
+            if let Some(place) = at.and_then(|at| places.get_mut(at)) {
+                *place = Some(self.backends.len());
+            }
+            self.backends.push(known.unwrap_or_else(|| Backend::new(address)));
+        }
+        self.next = 0;
+        // New ones are asked at once.
+        self.interval = interval;
+        self.due = interval.map(|_| now);
+        places
     }
 
     /// The servers.
@@ -141,6 +171,29 @@ mod tests {
         assert!(balance.answered(1, false));
         assert_eq!(balance.choose(0), Some(1), "it has the fewest");
         assert_eq!(balance.backends()[1].failures, 3);
+    }
+
+    #[test]
+    fn changed_servers_keep_what_is_known_of_those_that_stay() {
+        let mut balance = three();
+        let taken = [0; 3].map(|_| balance.choose(0).unwrap());
+        assert_eq!(taken, [0, 1, 2]);
+        balance.failed(2);
+        assert!(balance.failed(2));
+        let second = Some(Duration::from_secs(1));
+        let addresses = [3, 4, 1].map(|n| Target::Socket(([10, 0, 0, n], 80).into()));
+        let places = balance.adjust(&addresses, second, Instant::ZERO);
+        assert_eq!(places, [Some(2), None, Some(0)]);
+        let up = balance.backends().iter().map(|one| (one.up, one.connections));
+        assert_eq!(up.collect::<Vec<_>>(), [(false, 1), (true, 0), (true, 1)]);
+        assert_eq!(balance.choose(0), Some(1), "the new one has none");
+        balance.left(GONE);
+        assert!(!balance.answered(GONE, true) && !balance.failed(GONE));
+        assert!(balance.is_due(Instant::ZERO));
+        // The same address twice is two servers.
+        let twice = [1, 1].map(|n| Target::Socket(([10, 0, 0, n], 80).into()));
+        assert_eq!(balance.adjust(&twice, None, Instant::ZERO), [None, None, Some(0)]);
+        assert_eq!((balance.backends().len(), balance.poll_timeout()), (2, None));
     }
 
     #[test]

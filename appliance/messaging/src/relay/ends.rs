@@ -1,4 +1,4 @@
-//! How connections end, and the rule with all of them.
+//! How connections end.
 
 use super::pipe::Side;
 use super::streams::{Backs, Fronts};
@@ -59,22 +59,6 @@ impl Relay {
     pub fn shut_down<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         let keys: Vec<usize> = self.relayed.iter().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.end(key, true, world));
-    }
-
-    /// Ends the rule: its connections, those that are not relayed yet among them, by an abort. Its port is free. How
-    /// many messages were lost with them.
-    pub fn stop<P: Provider + ?Sized>(mut self, world: &mut World<'_, '_, P>) -> u64 {
-        let before = self.counters.lost;
-        self.shut_down(world);
-        self.unlisten(world);
-        let World { interfaces, engine, ctx, .. } = world;
-        for (at, front) in self.fronts.into_iter().enumerate() {
-            front.stop(interfaces.get(at), engine, ctx);
-        }
-        for (at, back) in self.backs.into_iter().enumerate() {
-            back.stop(interfaces.get(at), engine, ctx);
-        }
-        self.counters.lost - before
     }
 
     /// Ends one side; messages that had arrived and were not read.

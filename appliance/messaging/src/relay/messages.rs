@@ -1,7 +1,7 @@
 //! Connections of a rule of which one side carries messages at least.
 
 use super::endpoints::Endpoints;
-use super::frames::{Frames, MessageSides};
+use super::frames::{Frames, Framing, MessageSides};
 use super::pipe::{Side, Sides};
 use super::{MESSAGE_BACK, MESSAGE_FRONT, Notice, PIECE, Place, Relay, Relayed, Rule, TURN, World};
 use crate::messages::{MessageConnection, Wanted};
@@ -25,6 +25,8 @@ const TELL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Conversation {
     frames: [Frames; 2],
+    /// As the rule said it when it began.
+    framing: Framing,
     /// Bytes of memory that were taken for it.
     memory: u64,
 }
@@ -76,6 +78,14 @@ impl Relay {
     pub(super) fn unlisten<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         if let Some(wanted) = self.listened() {
             world.messages.unlisten(&wanted);
+        }
+    }
+
+    /// Has as many connections at a time as the rule says from here on.
+    #[cold]
+    pub(super) fn relimit<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+        if let Some(wanted) = self.listened() {
+            world.messages.relimit(&wanted);
         }
     }
 
@@ -133,14 +143,19 @@ impl Relay {
             Carries::Messages { longest } => longest.min(rule.framing.longest),
             Carries::Bytes => 0,
         });
-        let memory = longest.iter().map(|&longest| Frames::memory(longest) as u64).sum();
+        // A client over a stream has paid for it.
+        let memory = match front {
+            Place::Stream(_) => 0,
+            Place::Message(_) => longest.iter().map(|&it| Frames::memory(it) as u64).sum(),
+        };
         if !world.engine.admission.take(memory) {
-            self.counters.refused += 1;
+            let advice = "there is no memory for its longest messages: a smaller max_message, fewer connections, or more memory";
+            self.refuse(key, "memory", advice, world);
             self.end(key, true, world);
             return false;
         }
-        relayed.conversation =
-            Some(Box::new(Conversation { frames: longest.map(Frames::new), memory }));
+        let (frames, framing) = (longest.map(Frames::new), rule.framing);
+        relayed.conversation = Some(Box::new(Conversation { frames, framing, memory }));
         true
     }
 
@@ -151,7 +166,7 @@ impl Relay {
         key: usize,
         world: &mut World<'_, '_, P>,
     ) {
-        let Relay { fronts, backs, relayed, counters, rule, timers, .. } = self;
+        let Relay { fronts, backs, relayed, counters, timers, .. } = self;
         let Some(relayed) = relayed.get_mut(key) else { return };
         let (front, back) = (relayed.front, relayed.back);
         let mut piece = core::mem::take(world.piece);
@@ -162,6 +177,7 @@ impl Relay {
         match &mut relayed.conversation {
             Some(conversation) if relayed.open => {
                 let was_half_closed = relayed.pipes.iter().any(|pipe| pipe.finished);
+                let framing = conversation.framing;
                 let [there, here] = &mut conversation.frames;
                 let [to_server, to_client] = &mut relayed.pipes;
                 let ways = [
@@ -170,7 +186,7 @@ impl Relay {
                 ];
                 for (frames, pipe, from, bytes) in ways {
                     let before = pipe.bytes;
-                    let flown = frames.flow(pipe, from, &mut both, rule.framing, &mut piece, TURN);
+                    let flown = frames.flow(pipe, from, &mut both, framing, &mut piece, TURN);
                     let moved = pipe.bytes - before;
                     *bytes += moved;
                     if moved > 0 {

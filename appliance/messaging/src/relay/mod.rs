@@ -9,7 +9,9 @@
 //! each way at most. Who has more goes to the end of the queue; who has no more to move, or nowhere to put it,
 //! leaves it, and comes back with what arrives next, or with room.
 
+mod adjust;
 pub mod balance;
+mod ending;
 mod endpoints;
 mod ends;
 pub mod frames;
@@ -22,6 +24,7 @@ mod servers;
 mod streams;
 mod timer;
 
+pub use ending::Ending;
 pub use rule::{Counters, Notice, Rule};
 
 use crate::messages::{MessageConnection, Messages};
@@ -34,8 +37,8 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use endpoints::Endpoints;
 use messages::Conversation;
+use net::Interface;
 use net::tcp::{Closed, Owner};
-use net::{Interface, connector};
 use pipe::{Pipe, Side, Sides};
 use probe::Probe;
 use slab::Slab;
@@ -159,22 +162,19 @@ impl Relay {
         seed: u16,
         now: Instant,
     ) -> Self {
-        let limits = rule.limits;
         let all = 0..interfaces.count();
         let front = |port| {
             let fronts = all.clone().map(|at| {
                 let (interface, owner) = (interfaces.get(at), first_owner + numbers(at)[0]);
+                let limits = (rule.limits, rule.beyond_clients());
                 Acceptor::new(interface, port, rule.offers, limits, rule.gate.clone(), owner)
             });
             fronts.collect()
         };
         let fronts = rule.listen.port().map_or_else(Vec::new, front);
-        let places = connector::Limits {
-            connections: limits.connections + rule.backends.len(),
-            receive: limits.receive,
-            transmit: limits.transmit,
-        };
-        let back = |at| Connector::new(places, seed, first_owner + numbers(at)[1]);
+        let places = rule.to_servers();
+        let back =
+            |at| Connector::new(places, rule.cost_of_server(), seed, first_owner + numbers(at)[1]);
         let backs = all.map(back).collect();
         let balance = Balance::new(&rule.backends, rule.health_interval, now);
         Relay {
@@ -316,7 +316,20 @@ impl Relay {
                     self.queue(key);
                 }
             }
-            Event::Refused(count) => self.counters.refused += count,
+            Event::Refused(count) => self.found_no_place(count, world),
+        }
+    }
+
+    /// So many peers of a transport of messages found all places taken.
+    #[cold]
+    fn found_no_place<P: Provider + ?Sized>(&mut self, count: u64, world: &mut World<'_, '_, P>) {
+        self.counters.refused += count;
+        let (reason, advice) =
+            ("connections", "all its places are taken: raise rule.N.connections, or close some");
+        self.note_refused(None, reason, advice.into(), world);
+        // Of the others it is known how many there were.
+        if count > 1 {
+            world.engine.admission.refusals.count("connection", reason, count - 1);
         }
     }
 

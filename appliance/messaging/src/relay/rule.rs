@@ -26,7 +26,7 @@ pub struct Rule {
     pub proxy: bool,
     /// How long a server may take to answer over TCP. An SMC handshake has times of its own.
     pub connect_timeout: Duration,
-    /// How long a connection may be silent.
+    /// How long a connection may be silent, with zero for ever; without it for a time that depends on what carries it.
     pub idle_timeout: Option<Duration>,
     /// How often servers are asked whether they are there.
     pub health_interval: Option<Duration>,

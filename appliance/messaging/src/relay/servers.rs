@@ -7,7 +7,11 @@ use super::streams::Backs;
 use super::{MAX_NOTICES, Place, Relay, World, messages};
 use crate::names::Target;
 use crate::transport::{Over, Reason, Transport};
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::string::{String, ToString};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use net::refusal::Refusal;
 use verbs::Provider;
 
 /// A client whose address is not known any more.
@@ -18,7 +22,7 @@ impl Relay {
     pub(super) fn dial<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
         loop {
             let Some(backend) = self.balance.choose(self.relayed[key].tried) else {
-                self.counters.refused += 1;
+                self.refuse(key, "no_server", self.no_server(), world);
                 return self.end_for(key, true, Reason::NoServer, world);
             };
             let relayed = &mut self.relayed[key];
@@ -33,6 +37,50 @@ impl Relay {
         }
     }
 
+    /// Why no server answers a client, and what to do.
+    #[cold]
+    fn no_server(&self) -> String {
+        let backends = self.balance.backends();
+        let first = backends.first().map(|one| one.address.to_string()).unwrap_or_default();
+        let which = match backends.len() {
+            0 | 1 => first,
+            count => format!("{first} and {} more", count - 1),
+        };
+        format!(
+            "no server of the rule answers ({which}): start one, or correct rule.N.backend; `show smc rules` lists them"
+        )
+    }
+
+    /// Notes that a client was refused.
+    #[cold]
+    pub(super) fn refuse<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        reason: &'static str,
+        advice: impl Into<Cow<'static, str>>,
+        world: &mut World<'_, '_, P>,
+    ) {
+        self.counters.refused += 1;
+        let who = match self.relayed[key].front {
+            Place::Stream((at, id)) => self.fronts[at].ends(id).map(|(_, remote)| remote.ip()),
+            Place::Message(_) => None,
+        };
+        self.note_refused(who, reason, advice.into(), world);
+    }
+
+    /// Notes the refusal of a connection to this rule.
+    pub(super) fn note_refused<P: Provider + ?Sized>(
+        &self,
+        who: Option<IpAddr>,
+        reason: &'static str,
+        advice: Cow<'static, str>,
+        world: &mut World<'_, '_, P>,
+    ) {
+        let asked = format!("rule {}", self.rule.name);
+        let refusal = Refusal { who, what: "connection", asked, reason, advice };
+        world.engine.admission.refusals.push(refusal);
+    }
+
     /// Begins to connect to the server of a connection; false if there is no way or no room.
     pub(super) fn connect<P: Provider + ?Sized>(
         &mut self,
@@ -40,7 +88,8 @@ impl Relay {
         world: &mut World<'_, '_, P>,
     ) -> bool {
         let (relayed, now) = (&mut self.relayed[key], world.ctx.now);
-        let place = match &self.balance.backends()[relayed.backend].address {
+        let Some(backend) = self.balance.backends().get(relayed.backend) else { return false };
+        let place = match &backend.address {
             Target::Socket(address) => {
                 let doubts = || world.engine.doubts(address.ip(), now);
                 let smc = self.rule.smc && !relayed.plain && !doubts();
@@ -129,12 +178,7 @@ impl Relay {
         if self.balance.answered(backend, true) {
             self.tell(backend, true);
         }
-        let unwatched = [Some(front), back].into_iter().flatten().any(|place| match place {
-            Place::Message(connection) => !world.messages.is_watched(connection),
-            Place::Stream(_) => false,
-        });
-        let default = unwatched.then_some(messages::UNWATCHED);
-        self.relayed[key].patience = self.rule.idle_timeout.or(default);
+        self.relayed[key].patience = self.patience(&self.relayed[key], world);
         if let Some(idle) = self.relayed[key].patience {
             self.timers.put(key, world.ctx.now + idle);
         }

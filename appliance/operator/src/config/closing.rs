@@ -1,45 +1,120 @@
-//! Never fail open. What an unknown key may have been meant to restrict is closed, and so is, while a
-//! document cannot be used, what it may have restricted.
+//! Never fail open. A key that is not known closes what it stands in, if that lets somebody in; a word that restricts
+//! closes wherever it stands; and while a document cannot be used, what it may have restricted is closed.
 
-use super::item::{Field, join, problem};
+use super::item::{Field, Item as _, join, problem};
 use super::origin::{Kind, Origin, Problem};
+use super::schema::Config;
 use super::tree::{Node, Value};
 use crate::suggestion::nearest;
 
 /// A network of no host: with it as its only one, a list of hosts admits nobody.
 const NOBODY: &str = "0.0.0.0/32";
 
-/// Keys that restrict something.
-const RESTRICTING: [&str; 7] =
-    ["hosts", "sessions", "listen", "read_only", "enabled", "token_sha256", "tls"];
+/// Sections that let somebody in, or say to what.
+const GRANTING: [&str; 14] = [
+    "export", "rnbd", "volume", "remote", "mirror", "http", "rule", "roce", "smc", "services",
+    "usnic", "linx", "ntb", "rapidio",
+];
 
-/// Lists and sections without which more would be open.
-const SECTIONS: [(&str, &str); 6] = [
-    ("export", "rnbd"),
-    ("rnbd", "rnbd"),
-    ("volume", "rnbd"),
-    ("remote", "rnbd"),
-    ("mirror", "rnbd"),
-    ("http", "http"),
+/// Words by which operators restrict something, as parts of keys.
+const RESTRICTING: [&str; 58] = [
+    "access",
+    "acl",
+    "allow",
+    "allowed",
+    "allowlist",
+    "auth",
+    "authorized",
+    "ban",
+    "blacklist",
+    "block",
+    "blocked",
+    "blocklist",
+    "cidr",
+    "client",
+    "clients",
+    "denied",
+    "deny",
+    "denylist",
+    "disable",
+    "disabled",
+    "enable",
+    "enabled",
+    "encrypt",
+    "encrypted",
+    "exclude",
+    "filter",
+    "firewall",
+    "forbid",
+    "host",
+    "hosts",
+    "https",
+    "initiator",
+    "initiators",
+    "limit",
+    "limits",
+    "listen",
+    "login",
+    "mode",
+    "network",
+    "networks",
+    "only",
+    "password",
+    "permit",
+    "private",
+    "quota",
+    "readonly",
+    "reject",
+    "restrict",
+    "ro",
+    "secret",
+    "session",
+    "sessions",
+    "ssl",
+    "subnet",
+    "subnets",
+    "tls",
+    "token",
+    "whitelist",
 ];
 
 fn text(text: &str) -> Value {
     Value::Text(text.into())
 }
 
-/// Takes out of a document's tree the keys that nothing is known of, each told as a problem. Where one is
-/// close to the name of a restriction, what it stands in is closed.
-pub fn leave_out_unknown(
+/// What is closed for a key that was left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closed {
+    Nothing,
+    /// A section, or one entry of a list of sections.
+    Section(&'static str, Option<usize>),
+    Everything,
+}
+
+/// Takes out of a document's tree the keys that nothing is known of, each told as a problem, and closes what they may
+/// have restricted. True if that may be anything.
+pub fn leave_out_unknown(root: &mut Node, problems: &mut Vec<Problem>) -> bool {
+    let mut closed = Vec::new();
+    visit(root, Config::fields(), "", problems, &mut closed);
+    for (what, origin) in &closed {
+        if let Closed::Section(section, index) = what {
+            close_section(root, section, *index, *origin);
+        }
+    }
+    closed.iter().any(|(what, _)| *what == Closed::Everything)
+}
+
+fn visit(
     node: &mut Node,
     fields: &'static [Field],
     path: &str,
     problems: &mut Vec<Problem>,
+    closed: &mut Vec<(Closed, Origin)>,
 ) {
-    let origin = node.origin;
     match &mut node.value {
         Value::List(items) => {
             for (i, item) in items.iter_mut().enumerate() {
-                leave_out_unknown(item, fields, &join(path, &i.to_string()), problems);
+                visit(item, fields, &join(path, &i.to_string()), problems, closed);
             }
         }
         Value::Table(entries) if !fields.is_empty() => {
@@ -50,62 +125,116 @@ pub fn leave_out_unknown(
                 let field = fields.iter().find(|field| field.name == key);
                 let below = field.map_or(&[][..], |field| (field.fields)());
                 if !below.is_empty() {
-                    leave_out_unknown(node, below, &join(path, key), problems);
+                    visit(node, below, &join(path, key), problems, closed);
                 }
             }
             for (key, value) in unknown {
                 let meant = nearest(&key, names());
-                let closed =
-                    meant.and_then(|meant| close_here(entries, fields, path, meant, &value));
+                let what = closes(path, &key, meant, &value);
                 let hint = meant.map(|m| format!(" (did you mean {m:?}?)")).unwrap_or_default();
-                let then = closed.unwrap_or("the rest holds");
                 let shown: String = key.chars().take(64).collect();
-                let reason = format!("unknown key{hint}, left out; {then}");
+                let reason = format!("unknown key{hint}, left out; {}", what.told());
                 let accepted = names().collect::<Vec<_>>().join(", ");
+                let kind = if what == Closed::Nothing { Kind::Unknown } else { Kind::Mistake };
                 let unknown = problem(&value, &join(path, &shown), reason, accepted);
-                problems.push(Problem { kind: Kind::Unknown, ..unknown });
+                problems.push(Problem { kind, ..unknown });
+                closed.push((what, value.origin));
             }
         }
         _ => {}
     }
-    node.origin = origin;
 }
 
-/// Closes what a restriction that was misspelled may have closed; in words, if there is any.
-fn close_here(
-    entries: &mut Vec<(String, Node)>,
-    fields: &[Field],
-    path: &str,
-    meant: &str,
-    value: &Node,
-) -> Option<&'static str> {
-    let origin = value.origin;
-    let mut put = |key: &str, value: Value| {
-        entries.retain(|(k, _)| k != key);
-        entries.push((key.into(), Node { value, origin }));
-    };
-    let off = |said: &Node| said.value != Value::Bool(true);
-    if path.is_empty() {
-        let (_, section) = SECTIONS.iter().find(|(name, _)| *name == meant)?;
-        put(
-            section,
-            Value::Table(vec![("enabled".into(), Node { value: Value::Bool(false), origin })]),
-        );
-        return Some("until it is mended that is switched off which it may restrict");
-    }
-    let has = |name: &str| fields.iter().any(|field| field.name == name);
-    match meant {
-        "read_only" => put("read_only", Value::Bool(true)),
-        // Who asked for TLS does not want to be served without it.
-        "tls" if value.value != Value::Bool(false) => put("enabled", Value::Bool(false)),
-        "enabled" if off(value) => put("enabled", Value::Bool(false)),
-        "hosts" | "sessions" | "listen" if has("hosts") => {
-            put("hosts", Value::List(vec![Node { value: text(NOBODY), origin }]));
-            return Some("until it is mended nobody is admitted here");
+impl Closed {
+    /// What follows, in words.
+    fn told(self) -> String {
+        match self {
+            Closed::Nothing => "the rest holds".into(),
+            Closed::Everything => {
+                "nothing is exported, relayed or written to until it is corrected".into()
+            }
+            Closed::Section(section @ ("export" | "rule"), Some(index)) => {
+                format!("{section}.{index} admits nobody until it is corrected")
+            }
+            Closed::Section("export" | "volume" | "remote" | "mirror" | "rnbd", _) => {
+                "nothing is exported until it is corrected".into()
+            }
+            Closed::Section(section, _) => {
+                format!("{section} is switched off until it is corrected")
+            }
         }
-        _ => return None,
     }
-    Some("until it is mended the stricter is in force")
+}
+
+/// What an unknown key at `path` closes; `meant` is the known one that is close to it.
+fn closes(path: &str, key: &str, meant: Option<&str>, value: &Node) -> Closed {
+    let granting = |name: &str| GRANTING.into_iter().find(|section| *section == name);
+    let mut segments = path.split('.');
+    let section = segments.next().unwrap_or_default();
+    // Storage, rules and bridges all stand on it.
+    if section == "roce" || (section.is_empty() && meant == Some("roce")) {
+        return Closed::Everything;
+    }
+    if let Some(section) = granting(section) {
+        return Closed::Section(section, segments.next().and_then(|index| index.parse().ok()));
+    }
+    if section.is_empty()
+        && !is_restricting(key, false)
+        && let Some(section) = meant.and_then(granting)
+    {
+        return Closed::Section(section, None);
+    }
+    let restricts = is_restricting(key, meant.is_none()) || has_restricting(value);
+    // The disk that was to be named has restrictions, and limits are some themselves.
+    let restricts = restricts || meant == Some("config_disk");
+    let limits = section == "limits" || (section.is_empty() && meant == Some("limits"));
+    if restricts || limits { Closed::Everything } else { Closed::Nothing }
+}
+
+/// Whether a key has a word that restricts; or one that is `near` to such a word.
+fn is_restricting(key: &str, near: bool) -> bool {
+    let lower = key.chars().take(64).collect::<String>().to_ascii_lowercase();
+    let is_word = |part: &str| {
+        let mut words = RESTRICTING.into_iter();
+        words.any(|word| {
+            part == word || (near && word.len() > 3 && strsim::osa_distance(part, word) <= 1)
+        })
+    };
+    let mut parts = lower.split(|c: char| !c.is_ascii_alphanumeric());
+    is_word(&lower.replace(['_', '-'], "")) || parts.any(is_word)
+}
+
+/// Whether there is such a key in what an unknown key holds.
+fn has_restricting(node: &Node) -> bool {
+    match &node.value {
+        Value::List(items) => items.iter().any(has_restricting),
+        Value::Table(entries) => {
+            entries.iter().any(|(key, node)| is_restricting(key, true) || has_restricting(node))
+        }
+        _ => false,
+    }
+}
+
+/// Closes a section of a document, or one entry.
+fn close_section(root: &mut Node, section: &str, index: Option<usize>, origin: Origin) {
+    let node = |value: Value| Node { value, origin };
+    let nobody = || node(Value::List(vec![node(text(NOBODY))]));
+    let off = || node(Value::Bool(false));
+    let mut put = |path: &str, node: Node| {
+        // The path is good; if something else stands on the way to it, the document is refused as a whole.
+        let _ = root.set(path, node);
+    };
+    match (section, index) {
+        ("export" | "rule", Some(index)) => put(&format!("{section}.{index}.hosts"), nobody()),
+        ("export" | "volume" | "remote" | "mirror" | "rnbd", _) => put("rnbd.enabled", off()),
+        ("http", _) => put("http.enabled", off()),
+        ("smc", _) => {
+            put("smc.services", off());
+            put("smc.hosts", nobody());
+        }
+        ("services", _) => put("services.udp_echo", off()),
+        (list, _) => put(list, node(Value::List(Vec::new()))),
+    }
 }
 
 /// What is closed while a document cannot be used: a key of a later document by which that is said anew, the
@@ -138,9 +267,26 @@ pub fn close(root: &mut Node, later: &[Node], origin: Origin) {
 
 /// Whether a setting of the command line that was left out may have restricted something.
 pub fn restricts(path: &str) -> bool {
-    let (first, last) =
-        (path.split('.').next(), path.rsplit('.').find(|s| s.parse::<u8>().is_err()));
-    let section = first.and_then(|first| nearest(first, SECTIONS.iter().map(|(name, _)| *name)));
-    let key = last.and_then(|last| nearest(last, RESTRICTING.into_iter()));
-    section == Some("export") || key.is_some()
+    let mut segments = path.split('.').filter(|segment| segment.parse::<u8>().is_err());
+    let sections = Config::fields().iter().map(|field| field.name);
+    let section = segments.next().and_then(|first| nearest(first, sections));
+    let grants = section.is_some_and(|section| GRANTING.contains(&section));
+    let disk =
+        path.rsplit('.').any(|segment| nearest(segment, ["config_disk"].into_iter()).is_some());
+    let word = disk || path.rsplit('.').any(|segment| is_restricting(segment, !is_known(path)));
+    word || matches!(section, Some("export" | "limits")) || (grants && !is_known(path))
 }
+
+/// Whether there is a key of this path.
+fn is_known(path: &str) -> bool {
+    let mut fields = Config::fields();
+    for segment in path.split('.').filter(|segment| segment.parse::<u8>().is_err()) {
+        let Some(field) = fields.iter().find(|field| field.name == segment) else { return false };
+        fields = (field.fields)();
+    }
+    true
+}
+
+#[cfg(test)]
+#[path = "closing_tests.rs"]
+mod tests;

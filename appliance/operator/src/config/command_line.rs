@@ -19,8 +19,10 @@ const CONFIG_DISK: &str = "config_disk";
 /// The disk that the command line names as that of the configuration, if it does.
 pub fn config_disk(line: &str) -> Option<String> {
     let named = |word: String| {
-        let name = word.strip_prefix("isthmus.")?.strip_prefix(CONFIG_DISK)?.strip_prefix('=')?;
-        Some(name.to_string())
+        // Without a name, none has it.
+        let setting = word.strip_prefix("isthmus.")?;
+        let (path, name) = setting.split_once('=').unwrap_or((setting, ""));
+        (path == CONFIG_DISK).then(|| name.to_string())
     };
     words(line).into_iter().rev().find_map(named)
 }
@@ -61,5 +63,6 @@ mod tests {
         assert_eq!(settings(line), expected.map(|(p, v)| (p.to_string(), v.to_string())));
         assert_eq!(config_disk(line).as_deref(), Some("serial:a"));
         assert_eq!(config_disk("isthmus.config_diskette=1"), None);
+        assert_eq!(config_disk("isthmus.config_disk quiet").as_deref(), Some(""));
     }
 }

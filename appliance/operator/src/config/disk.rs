@@ -1,6 +1,6 @@
 //! The config disk: a small disk, or a partition, that keeps one document across power cuts, and what was
 //! said in panics. Its contents do not make it one: whoever can write to a disk can write them. It is known
-//! by its serial number, its partition's type ([`super::partitions`]) or because the operator names it.
+//! by its serial number, because the operator names it, or because the machine has booted from it.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -32,6 +32,10 @@ pub const SERIAL: &str = "isthmus-config";
 const MAGIC: &[u8; 16] = b"ISTHMUS CONFIG 1";
 /// Where each slot starts, in bytes.
 const SLOTS: [usize; 2] = [SLOT_LEN, 2 * SLOT_LEN];
+const _: () = assert!(
+    SLOTS[0] as u64 == release::layout::CONFIG_SLOTS[0]
+        && SLOTS[1] as u64 == release::layout::CONFIG_SLOTS[1]
+);
 /// The part of the disk that is read to recognise it: a block of any size in use.
 const HEADER_LEN: usize = 4096;
 const SECTOR: usize = 512;

@@ -4,8 +4,10 @@ use super::checks::check as check_whole;
 use super::closing;
 use super::command_line;
 use super::item::{Field, Item as _};
+use super::known_secrets;
 use super::order;
 use super::origin::{Kind, Origin, Problem, Source};
+use super::origins::{Layer, keep_origins};
 use super::pending::{self, Entry, Pending};
 use super::renamed;
 use super::schema::Config;
@@ -28,19 +30,27 @@ pub struct Sources<'a> {
     pub disk_before: Option<&'a [u8]>,
     /// There is a config disk which held a document that cannot be read any more.
     pub disk_damaged: bool,
+    /// There is, or may be, a config disk that cannot be read: why, and what to do.
+    pub disk_unreachable: Option<&'a str>,
     /// The whole kernel command line.
     pub command_line: &'a str,
+    /// It is not whole, or could not be read.
+    pub command_line_cut: bool,
 }
 
 /// A valid configuration, and the values that it was made of.
 #[derive(Clone, Debug)]
 pub struct Document {
     /// All that was said, entries that are being made among it.
-    root: Node,
+    pub(super) root: Node,
+    /// What each document says by itself.
+    pub(super) layers: Vec<Layer>,
     /// What is in force.
     config: Config,
     pending: Vec<Pending>,
     closed: bool,
+    /// Why, if it is closed.
+    reasons: Vec<String>,
     older_copy: bool,
 }
 
@@ -49,17 +59,18 @@ impl Default for Document {
     fn default() -> Self {
         let config = Config::default();
         let root = config.encode().map(Node::built_in).expect("a section has a value");
-        Document { root, config, pending: Vec::new(), closed: false, older_copy: false }
+        let (layers, pending, reasons) = Default::default();
+        Document { root, layers, config, pending, closed: false, reasons, older_copy: false }
     }
 }
 
 const CONSOLE: Origin = Origin { source: Source::Console, position: 0 };
 
 impl Document {
-    /// Lays the sources over the built-in default. Of a document, keys that nothing is known of are left out;
-    /// one with another mistake is left out as a whole, for the copy that was saved before it if there is
-    /// one, and otherwise what it may have restricted is closed. Of the command line only the settings that
-    /// are wrong are left out. Everything is told as a problem.
+    /// Lays the sources over the built-in default. Of a document, keys that nothing is known of are left out, and what
+    /// they may have restricted is closed; one with another mistake is left out as a whole, for the copy that was saved
+    /// before it if there is one, and otherwise what it may have restricted is closed. Of the command line only the
+    /// settings that are wrong are left out. Everything is told as a problem.
     pub fn load(sources: &Sources<'_>) -> (Document, Vec<Problem>) {
         let mut document = Document::default();
         let mut problems = Vec::new();
@@ -80,8 +91,13 @@ impl Document {
             };
             let copies: Vec<&[u8]> = copies.into_iter().flatten().collect();
             if copies.is_empty() {
-                if source == Source::Disk && sources.disk_damaged {
-                    problem("damaged, and there is no copy; `save` writes a new one");
+                let lost = match sources.disk_unreachable {
+                    None if !sources.disk_damaged => None,
+                    None => Some("damaged, and there is no copy; `save` writes a new one"),
+                    why => why,
+                };
+                if let Some(why) = lost.filter(|_| source == Source::Disk) {
+                    problem(why);
                     (unusable, later) = (Some(origin), Vec::new());
                 }
                 continue;
@@ -89,17 +105,21 @@ impl Document {
             let mut used = None;
             for (age, text) in copies.into_iter().enumerate() {
                 match document.lay_over(text, source) {
-                    Ok((tree, unknown)) => {
+                    Ok((tree, unknown, closes)) => {
                         problems.extend(unknown);
-                        used = Some((age, tree));
+                        used = Some((age, tree, closes));
                         break;
                     }
                     Err(found) => problems.extend(found),
                 }
             }
             match used {
-                Some((age, tree)) => {
-                    later.push(tree);
+                Some((age, tree, closes)) => {
+                    document.layers.push(Layer::of(source, &tree));
+                    match closes {
+                        true => (unusable, later) = (Some(origin), Vec::new()),
+                        false => later.push(tree),
+                    }
                     if age > 0 {
                         document.older_copy = true;
                         let reason =
@@ -122,6 +142,17 @@ impl Document {
             document.close(&later, origin);
         }
         problems.extend(document.apply_command_line(sources.command_line));
+        if sources.command_line_cut {
+            let origin = Origin { source: Source::CommandLine, position: 0 };
+            let reason =
+                "too long, or no plain text: what was lost of it may have restricted something";
+            problems.push(Problem { origin, ..console_problem("", reason.into()) });
+            document.close(&[], origin);
+        }
+        if document.closed {
+            let mistakes = problems.iter().filter(|problem| !problem.is_warning());
+            document.reasons = mistakes.map(ToString::to_string).collect();
+        }
         (document, problems)
     }
 
@@ -231,7 +262,8 @@ impl Document {
         let mut config = self.config.clone();
         change(&mut config);
         let mut root = config.encode().map(Node::built_in).expect("a section has a value");
-        root.set_origin(CONSOLE);
+        let before = self.config.encode().map(Node::built_in);
+        keep_origins(&mut root, before.as_ref(), Some(&self.root), CONSOLE);
         let mut building = Vec::new();
         for Pending { entry, .. } in &self.pending {
             let Some(node) = self.root.find(&entry.to_string()) else { continue };
@@ -249,9 +281,18 @@ impl Document {
         toml_text::write(&self.config.encode().expect("a section has a value"))
     }
 
-    /// The same for people to look at: without secrets.
+    /// The same for people to look at: without secrets, with the source of each key, and with why it is closed, if it is.
     pub fn to_shown_toml(&self) -> String {
-        toml_text::write(&self.shown().encode().expect("a section has a value"))
+        let mut text = String::new();
+        if self.closed {
+            text +=
+                "# Closed: nothing is exported, relayed or written to until this is corrected:\n";
+            for line in self.reasons.iter().flat_map(|reason| reason.lines()) {
+                text += &format!("#   {line}\n");
+            }
+        }
+        let shown = toml_text::write(&self.shown().encode().expect("a section has a value"));
+        text + &self.with_origins(&shown)
     }
 
     /// What is in force without secrets.
@@ -334,19 +375,21 @@ impl Document {
         matching.map(|f| format!("{prefix}{}{}", f.name, end(f))).collect()
     }
 
-    /// Lays a document over, if the whole is valid afterwards; gives its tree, and what of it is not known.
+    /// Lays a document over, if the whole is valid afterwards; gives its tree, what of it is not known, and whether that
+    /// may have restricted anything.
     fn lay_over(
         &mut self,
         text: &[u8],
         source: Source,
-    ) -> Result<(Node, Vec<Problem>), Vec<Problem>> {
+    ) -> Result<(Node, Vec<Problem>, bool), Vec<Problem>> {
         let mut tree = toml_text::parse(text, source)?;
         let mut unknown = renamed::in_document(&mut tree);
-        closing::leave_out_unknown(&mut tree, Config::fields(), "", &mut unknown);
+        let closes = closing::leave_out_unknown(&mut tree, &mut unknown);
+        known_secrets::leave_out(&mut tree, &mut unknown);
         let mut root = self.root.clone();
         root.merge(tree.clone());
         match self.adopt(root, &[], None) {
-            Ok(()) => Ok((tree, unknown)),
+            Ok(()) => Ok((tree, unknown, closes)),
             Err(mut problems) => {
                 problems.extend(unknown);
                 Err(order::by_key(problems, |p| (p.origin.source, p.origin.position)))
@@ -386,7 +429,7 @@ impl Document {
                 problems = check_whole(&config, &in_force);
                 if problems.is_empty() {
                     let pending = order::by_key(pending, |p| p.entry.clone());
-                    *self = Document { root, config, pending, ..*self };
+                    (self.root, self.config, self.pending) = (root, config, pending);
                     return Ok(());
                 }
             }

@@ -4,6 +4,7 @@
 //! defaults and limits. Reading reports every mistake, not only the first.
 
 use super::effect::Effect;
+use super::is_secret;
 use super::origin::{Kind, Problem};
 use super::tree::{MAX_ENTRIES, Node, Value};
 use crate::suggestion::did_you_mean;
@@ -168,8 +169,13 @@ where
         return None;
     };
     let error = |e: T::Err| {
-        let shown: String = text.chars().take(64).collect();
-        problem(node, path, format!("{shown:?}: {}", e.to_string()), accepted)
+        let why = e.to_string();
+        // It may be the secret itself, which neither logs nor reports may have.
+        let reason = match is_secret(path) {
+            true => why,
+            false => format!("{:?}: {why}", text.chars().take(64).collect::<String>()),
+        };
+        problem(node, path, reason, accepted)
     };
     text.parse().map_err(|e| problems.push(error(e))).ok()
 }

@@ -39,6 +39,8 @@ section! {
         heartbeat_ms: Option<u32> [100, 25_500];
         /// Longest signal in bytes, either way.
         max_message: Size [64, 1 << 20] = Size(64 << 10);
+        /// Names of ours that the peer takes at a time: the `linx_max_sockets_per_link` of a peer that is LINX for Linux.
+        addresses: u32 [2, 65_536] = 1024;
         /// Networks whose hosts may connect over TCP, besides that the address must be `address`; none given: all.
         hosts: Vec<Network>;
         /// Names under which the services are found, by the peers of all links; without it, each service's own.
@@ -78,7 +80,7 @@ impl LinxName {
 text_items! {
     LinxTransport: "riocm or tcp";
     LinxService: "echo";
-    LinxName: "1 to 255 visible characters";
+    LinxName: "1 to 1024 visible characters";
 }
 
 impl FromStr for LinxTransport {
@@ -120,7 +122,7 @@ impl fmt::Display for LinxService {
 impl FromStr for LinxName {
     type Err = String;
     fn from_str(text: &str) -> Result<LinxName, String> {
-        match (1..=255).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic()) {
+        match (1..=1024).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic()) {
             true => Ok(LinxName(text.into())),
             false => Err("no name of an endpoint".into()),
         }
@@ -181,6 +183,7 @@ mod tests {
             ("peer_port = 22\n", "", "linx.0.peer_port: missing"),
             ("rapidio = 0", "rapidio = 1", "there is no such [[rapidio]]"),
             ("rapidio = 0", "rapidio = 0\nmailbox = 1", "1 is out of range"),
+            ("rapidio = 0", "rapidio = 0\naddresses = 65537", "65537 is out of range"),
             ("rapidio = 0", "rapidio = 0\naddress = \"::1\"", "has an id and no address"),
             ("\"far\"", "\"board\"", "another link is called board"),
             ("address = \"10.0.0.7\"", "", "linx.1.address: missing"),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::check;
+use super::{Ed25519Key, Sha256, check};
 
 /// A block of a page that is a whole document: its page, its line, its text. One that refers to things which the page
 /// has elsewhere is fenced as `toml fragment`.
@@ -26,10 +26,19 @@ fn documents(page: &str, text: &str) -> Vec<(String, usize, String)> {
     documents
 }
 
+/// What stands in documents of the manual where everybody has a value of their own.
+const PLACEHOLDERS: [&str; 2] = ["(as ./isthmus release prints it)", "(as sha256sum prints it)"];
+
+/// A document with values in these places.
+pub(super) fn filled(document: &str) -> String {
+    let fill = |text: String, gap: &&str| text.replace(gap, &"ab".repeat(32));
+    PLACEHOLDERS.iter().fold(document.to_string(), fill)
+}
+
 /// The problems of a page's documents.
 fn mistakes(page: &str, text: &str) -> Vec<String> {
     let wrong = documents(page, text).into_iter().filter_map(|(page, line, document)| {
-        let problems = check(document.as_bytes()).err()?;
+        let problems = check(filled(&document).as_bytes()).err()?;
         let list: Vec<_> = problems.iter().map(|problem| format!("{problem}")).collect();
         Some(format!("{page}:{line}: {}", list.join("; ")))
     });
@@ -49,6 +58,47 @@ fn documents_of_the_manual_are_valid() {
     }
     let list = found.join("\n");
     assert!(found.is_empty(), "\n{list}\n(a part of a document is fenced as `toml fragment`)");
+}
+
+/// The text of all files of these kinds below a directory of the repository.
+fn texts(directory: &Path, kinds: &[&str], into: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            texts(&path, kinds, into);
+        } else if kinds.iter().any(|kind| path.extension().is_some_and(|end| end == *kind)) {
+            into.push((path.display().to_string(), fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+/// A value that stands in a page is copied into configurations.
+#[test]
+fn samples_are_neither_keys_nor_tokens() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut all = Vec::new();
+    for directory in ["docs", "launch/src", "launch/recipes"] {
+        texts(&top.join(directory), &["md", "rs", "xml", "toml"], &mut all);
+    }
+    for page in ["README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+        all.push((page.into(), fs::read_to_string(top.join(page)).unwrap()));
+    }
+    let mut found = 0;
+    for (name, text) in &all {
+        for line in text.lines() {
+            for value in line.split(|c: char| !c.is_ascii_hexdigit()).filter(|v| v.len() == 64) {
+                found += usize::from(line.contains("upgrade_key"));
+                let key = !line.contains("upgrade_key") || value.parse::<Ed25519Key>().is_err();
+                let token = !line.contains("token") || value.parse::<Sha256>().is_err();
+                assert!(key && token, "{name}: {line}");
+            }
+        }
+    }
+    assert!(found > 0, "the tests of `./isthmus release` have a key");
+    for gap in PLACEHOLDERS {
+        assert!(gap.parse::<Ed25519Key>().is_err() && gap.parse::<Sha256>().is_err());
+        assert!(all.iter().any(|(_, text)| text.contains(gap)), "{gap}");
+    }
 }
 
 #[test]

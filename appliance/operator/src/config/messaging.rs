@@ -25,6 +25,8 @@ section! {
         buffer_size: Size [16 << 10, 512 << 10] = Size(64 << 10);
         /// Connections of each of the two services at a time.
         connections: u16 [1, 4096] = 128;
+        /// Those of one host; without it three quarters.
+        connections_per_host: Option<u16> [1, 4096];
         /// Networks whose hosts are served over SMC-R; none given: all.
         hosts: Vec<Network>;
     }
@@ -52,12 +54,15 @@ section! {
         proxy_protocol: bool = false => AtOnce;
         /// Connections at a time.
         connections: u16 [1, 4096] = 64 => AtOnce;
+        /// Those of one host; without it three quarters.
+        connections_per_host: Option<u16> [1, 4096] => AtOnce;
         /// Bytes of each TCP connection, either way.
         buffer_size: Size [1 << 10, 1 << 20] = Size(16 << 10) => AtOnce;
         /// Milliseconds that a server may take to answer, before another is tried.
         connect_timeout_ms: u32 [10, 60_000] = 3000 => AtOnce;
-        /// Seconds that a connection may be silent; without it for ever.
-        idle_timeout_s: Option<u32> [1, 1_000_000] => AtOnce;
+        /// Seconds that a connection may be silent, with 0 for ever; without it a week, or 300 where the peer may be gone
+        /// without anybody's noticing.
+        idle_timeout_s: Option<u32> [0, 1_000_000] => AtOnce;
         /// Seconds between two looks whether servers answer; without it nobody looks.
         health_interval_s: Option<u16> [1, 3600] => AtOnce;
         /// Networks whose hosts are served; none given: all.

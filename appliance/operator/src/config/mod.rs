@@ -10,8 +10,8 @@
 //! A mistake never stops the appliance, and never makes it less restrictive:
 //!
 //! * A source with a mistake is left out, and reported with its line. What it may have restricted is closed.
-//! * An unknown key is left out before its document is merged, and the rest is valid. What the misspelled key may have
-//!   restricted is closed (`closing.rs`).
+//! * An unknown key is left out before its document is merged, and the rest is valid. In a section that lets somebody in
+//!   it closes the entry that it stands in; a word that restricts closes wherever it stands (`closing.rs`).
 //! * While a document cannot be used, exports, rules, bridge, services and writing over HTTP are closed, unless a later
 //!   source defines them.
 //!
@@ -25,15 +25,18 @@ mod cores;
 mod device_name;
 pub mod disk;
 mod document;
+mod doors;
 mod effect;
 mod in_force;
 mod item;
 pub mod kept_pair;
+mod known_secrets;
 mod linx;
 mod messaging;
 mod ntb;
 mod order;
 mod origin;
+mod origins;
 pub mod partitions;
 mod pending;
 mod rapidio;
@@ -61,16 +64,23 @@ pub use remote::{Access, Attempts, DevicePath, Mirror, MpPolicy, PathPair, Remot
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
 pub use toml_text::MAX_DOCUMENT;
 pub use values::{
-    Address, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, RoceBy,
-    SessionName, Sha256, Size,
+    Address, ConfigPlace, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey,
+    RoceBy, SessionName, Sha256, Size,
 };
 
-/// Whether the value at a path is nobody's business: it is neither shown nor logged.
+/// Last parts of the paths of keys whose values are secrets, or show what a secret is.
+const SECRETS: [&str; 3] = ["key", "token_sha256", "upgrade_key"];
+
+/// Whether the value at a path is a secret, or one may be meant by a mistyped path: it is neither logged nor recalled.
 pub fn is_secret(path: &str) -> bool {
-    path == "http.key"
+    let last = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    ["key", "token", "secret", "passw"].iter().any(|word| last.contains(word))
+        || crate::suggestion::nearest(&last, SECRETS.into_iter()).is_some()
 }
 
 #[cfg(test)]
 mod manual_tests;
+#[cfg(test)]
+mod mistake_tests;
 #[cfg(test)]
 mod tests;

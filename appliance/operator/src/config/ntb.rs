@@ -18,6 +18,9 @@ section! {
         device: Option<DeviceName>;
         /// What is spoken over it: `ntrdma` with another appliance, `ntb_transport` with a stock Linux host.
         protocol: NtbProtocol = NtbProtocol::Ntrdma;
+        /// `peer`: the other machine may reach all memory of this one. AMD's and Switchtec's bridges let it, and stay
+        /// closed without it.
+        trust: Option<NtbTrust>;
         /// Number of the core whose loop has the bridge; 0, the first, without it.
         core: Option<u8> [0, 63];
         /// Which half of the shared memory is ours; without it by the number that the device has
@@ -59,8 +62,32 @@ pub enum NtbProtocol {
     NtbTransport,
 }
 
+/// Whom a bridge is left to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NtbTrust {
+    /// The other machine.
+    Peer,
+}
+
 text_items! {
+    NtbTrust: "peer";
     NtbProtocol: "ntrdma or ntb_transport";
+}
+
+impl FromStr for NtbTrust {
+    type Err = String;
+    fn from_str(text: &str) -> Result<NtbTrust, String> {
+        match text {
+            "peer" => Ok(NtbTrust::Peer),
+            _ => Err("nobody who can be trusted".into()),
+        }
+    }
+}
+
+impl fmt::Display for NtbTrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("peer")
+    }
 }
 
 impl FromStr for NtbProtocol {
@@ -99,6 +126,11 @@ impl Ntb {
         self.side.map(|side| if side == 0 { Side::A } else { Side::B })
     }
 
+    /// Whether the other machine may reach all memory of this one.
+    pub fn trusts_peer(&self) -> bool {
+        self.trust == Some(NtbTrust::Peer)
+    }
+
     pub(super) fn is_transport(&self) -> bool {
         self.protocol == NtbProtocol::NtbTransport
     }
@@ -127,6 +159,17 @@ mod tests {
         let ntb = &check(tcp.as_bytes()).unwrap().ntb[0];
         assert_eq!((ntb.listen, ntb.port, ntb.memory.0), (true, 7471, 16 << 20));
         assert_eq!(ntb.lost().as_millis(), 5000);
+    }
+
+    #[test]
+    fn the_peer_is_trusted_only_where_the_document_says_so() {
+        assert!(!check(GOOD.as_bytes()).unwrap().ntb[0].trusts_peer());
+        let with = |text: &str| check(GOOD.replace("side = 1", text).as_bytes());
+        assert!(with("side = 1\ntrust = \"peer\"").unwrap().ntb[0].trusts_peer());
+        for wrong in ["trust = \"all\"", "trust = true", "trust = \"\"", "trust = \"Peer\""] {
+            let told = with(&format!("side = 1\n{wrong}")).unwrap_err();
+            assert!(told.iter().any(|it| it.to_string().contains("ntb.0.trust")), "{wrong}");
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What the first blocks of a disk say of it: a GUID partition table (UEFI 2.10, 5.3), and whether the
-//! appliance itself boots from the disk.
+//! appliance could boot from the disk.
 //!
-//! Read to keep the appliance's own disks from being exported or overwritten. Nothing here says that a disk
-//! may be written: a client that has a whole disk can write any table to it.
+//! Nothing here says what a disk is for: a client that has a whole disk can write any table to it. It says where the
+//! partitions lie on a disk that is known by other means, and which disks are not to be overwritten by mistake.
 
 use crc::{CRC_32_ISO_HDLC, Crc};
 use release::layout;
@@ -10,11 +10,6 @@ use release::layout;
 /// Bytes from the start of a disk that [`read`] wants; fewer if the disk has fewer.
 pub const LOOK: usize = 36 << 10;
 
-/// Type of the partition that holds the configuration, bf447a3c-e257-4bf2-8df3-e43e9098d484, as it lies on
-/// the disk. Chosen at random, once; `./isthmus image` writes it.
-const CONFIG_TYPE: [u8; 16] = [
-    0x3c, 0x7a, 0x44, 0xbf, 0x57, 0xe2, 0xf2, 0x4b, 0x8d, 0xf3, 0xe4, 0x3e, 0x90, 0x98, 0xd4, 0x84,
-];
 /// Name of the EFI system partition that `./isthmus image` writes.
 const BOOT_NAME: &str = "isthmus";
 /// Type of an EFI system partition, c12a7328-f81f-11d2-ba4b-00a0c93ec93b (UEFI 2.10, table 5.7).
@@ -43,7 +38,7 @@ pub struct Stretch {
 /// What is known of a disk by its first blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// The appliance boots from it: it is one of the formats of `./isthmus image`.
+    /// The appliance could boot from it: it is one of the formats of `./isthmus image`.
     pub boots: bool,
     /// Its first partition that is meant for the configuration.
     pub config: Option<Stretch>,
@@ -77,7 +72,7 @@ pub fn read(start: &[u8], sectors: u64) -> Look {
             Some(Stretch { first, sectors: end.checked_sub(first)? })
         });
         let stretch = stretch.filter(|stretch| stretch.first > 0 && stretch.sectors > 0);
-        if entry.starts_with(&CONFIG_TYPE) && look.config.is_none() {
+        if entry.starts_with(&layout::config_type_on_disk()) && look.config.is_none() {
             look.config = stretch;
         }
         if entry.starts_with(&layout::partition_type_on_disk()) && look.slots.is_none() {

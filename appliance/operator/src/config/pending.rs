@@ -62,7 +62,12 @@ impl Pending {
 
 impl fmt::Display for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} lacks {}", self.entry, self.missing().collect::<Vec<_>>().join(", "))
+        write!(
+            f,
+            "{}: still missing: {}",
+            self.entry,
+            self.missing().collect::<Vec<_>>().join(", ")
+        )
     }
 }
 

@@ -10,8 +10,8 @@ use super::rapidio::Rapidio;
 use super::remote::{Mirror, Remote};
 use super::usnic::Usnic;
 use super::values::{
-    Address, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, RoceBy,
-    SessionName, Sha256, Size,
+    Address, ConfigPlace, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey,
+    RoceBy, SessionName, Sha256, Size,
 };
 use core::net::{IpAddr, SocketAddr};
 use log::LevelFilter;
@@ -77,6 +77,8 @@ section! {
         on_panic: OnPanic = OnPanic::Reboot => AtOnce;
         /// Seconds that the first loop may stand still until the machine's watchdog resets it; 0: any time.
         watchdog: u16 [0, 600] = 0 => AtOnce;
+        /// The disk that keeps the configuration, said by another source than that disk.
+        config_disk: Option<ConfigPlace>;
         /// Releases that are signed with this key are taken by `upgrade`; without it none.
         upgrade_key: Option<Ed25519Key> => AtOnce;
     }
@@ -117,11 +119,12 @@ section! {
 section! {
     /// What one host may have at a time, by its address.
     Limits {
-        /// Sessions of storage clients.
-        sessions_per_host: u16 [1, 64] = 64;
+        /// Sessions of storage clients, of the 64 that there may be; a session over several paths is one.
+        sessions_per_host: u16 [1, 64] = 32;
         /// Connections: queue pairs of the RDMA connection manager, and TCP or SMC-R connections.
         connections_per_host: u32 [1, 65535] = 1024;
-        /// Memory of its storage sessions; without it, what there is. Connections are limited by their number.
+        /// Memory of its storage sessions; without it three quarters of what there is for sessions. Connections are limited by
+        /// their number.
         memory_per_host: Option<Size> [1 << 20, 1 << 44];
     }
 }

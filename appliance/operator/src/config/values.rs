@@ -1,6 +1,8 @@
 //! Values that the document writes as strings: sizes, addresses, names.
 
+use super::device_name::DeviceName;
 use super::item::{Item, Range, integer, problem, text_items};
+use super::known_secrets;
 use super::origin::Problem;
 use super::tree::{Node, Value};
 use core::fmt;
@@ -13,6 +15,7 @@ text_items! {
     Ed25519Key: "the public half of the key that releases are signed with, 64 hexadecimal digits, as `./isthmus release` tells it";
     Sha256: "the SHA-256 of a token, 64 hexadecimal digits, as of `printf %s TOKEN | sha256sum`";
     OnPanic: "reboot, poweroff or halt";
+    ConfigPlace: "a disk as `show disks` names it, \"serial:…\", \"nvme:SERIAL/1\" or \"pci:0000:03:00.0\", or \"none\"";
     RoceBy: "hardware or software";
     IpAddr: "an IPv4 or IPv6 address such as 10.0.0.1 or fd00::1";
     Ipv4Addr: "an IPv4 address such as 10.0.0.1";
@@ -100,16 +103,21 @@ pub struct Sha256(
 impl FromStr for Sha256 {
     type Err = String;
     fn from_str(text: &str) -> Result<Sha256, String> {
-        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err("not 64 hexadecimal digits".into());
-        }
-        let mut bytes = [0; 32];
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            let digits = text.get(2 * i..2 * i + 2).unwrap_or_default();
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| "not hexadecimal")?;
-        }
-        Ok(Sha256(bytes))
+        known_secrets::refuse_token(text)?;
+        hexadecimal(text).map(Sha256)
     }
+}
+
+fn hexadecimal(text: &str) -> Result<[u8; 32], String> {
+    if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err("not 64 hexadecimal digits".into());
+    }
+    let mut bytes = [0; 32];
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        let digits = text.get(2 * i..2 * i + 2).unwrap_or_default();
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| "not hexadecimal")?;
+    }
+    Ok(bytes)
 }
 
 impl fmt::Display for Sha256 {
@@ -128,13 +136,42 @@ pub struct Ed25519Key(
 impl FromStr for Ed25519Key {
     type Err = String;
     fn from_str(text: &str) -> Result<Ed25519Key, String> {
-        text.parse().map(|Sha256(bytes)| Ed25519Key(bytes))
+        known_secrets::refuse_key(text)?;
+        hexadecimal(text).map(Ed25519Key)
     }
 }
 
 impl fmt::Display for Ed25519Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&Sha256(self.0), f)
+    }
+}
+
+/// Where the configuration is kept, as an operator says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigPlace {
+    /// On no disk.
+    Nowhere,
+    /// On this one.
+    Disk(DeviceName),
+}
+
+impl FromStr for ConfigPlace {
+    type Err = String;
+    fn from_str(text: &str) -> Result<ConfigPlace, String> {
+        match text {
+            "none" => Ok(ConfigPlace::Nowhere),
+            name => name.parse().map(ConfigPlace::Disk),
+        }
+    }
+}
+
+impl fmt::Display for ConfigPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigPlace::Nowhere => f.write_str("none"),
+            ConfigPlace::Disk(name) => name.fmt(f),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a command is: its words, what follows them, and what it does.
 
 use super::system::Topic;
+use crate::log_ring::Filter;
 
 /// What a command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,8 +10,8 @@ pub enum Verb {
     Help,
     /// Shows a part of the appliance.
     Show(Topic),
-    /// Shows the log.
-    ShowLog,
+    /// Shows the log, or a part of it.
+    ShowLog(Filter),
     /// Shows the running configuration.
     ShowConfig,
     /// Changes the configuration.

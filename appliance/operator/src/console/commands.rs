@@ -2,6 +2,7 @@
 
 use super::command::{Argument, Command, Verb};
 use super::system::{SmcTopic, Topic};
+use crate::log_ring::Filter;
 
 /// Options of lists: a format, and a unit of sizes.
 const FORMAT: &str = "[FORMAT] [UNIT]";
@@ -46,13 +47,31 @@ pub static COMMANDS: &[Command] = &[
         Verb::Show(Topic::Usnic),
     ),
     Command::new(&["show", "linx"], &[], "links to LINX nodes", Verb::Show(Topic::Linx)),
-    Command::new(&["show", "log"], &[], "the last log messages", Verb::ShowLog),
+    Command::new(
+        &["show", "log", "audit"],
+        &[],
+        "of these, what operators did",
+        Verb::ShowLog(Filter::Audit),
+    ),
+    Command::new(
+        &["show", "log", "errors"],
+        &[],
+        "of these, errors, warnings and refusals",
+        Verb::ShowLog(Filter::Errors),
+    ),
+    Command::new(&["show", "log"], &[], "the last log messages", Verb::ShowLog(Filter::All)),
     Command::new(&["show", "config"], &[], "the running configuration", Verb::ShowConfig),
     Command::new(
         &["show", "tls"],
         &[],
         "whether HTTP speaks TLS, and the fingerprint of its certificate",
         Verb::Show(Topic::Tls),
+    ),
+    Command::new(
+        &["show", "time"],
+        &[],
+        "the clock, and where it comes from",
+        Verb::Show(Topic::Time),
     ),
     Command::new(&["show", "version"], &[], "version", Verb::Show(Topic::Version)),
     Command::new(
@@ -130,8 +149,8 @@ pub static COMMANDS: &[Command] = &[
     Command::new(&["save"], &[], "write the configuration to the config disk", Verb::Save),
     Command::new(
         &["ping"],
-        &[Argument::Address, Argument::Count],
-        "send echo requests",
+        &[Argument::Address, Argument::Count, Argument::Size],
+        "send echo requests with SIZE bytes of data each, which no router may take apart",
         Verb::Ping,
     ),
     Command::new(
@@ -271,7 +290,7 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["mirror", "remove"],
         &[Argument::Rest("NAME [force]")],
-        "its members are volumes of their own again",
+        "dissolve the mirror; its members stay as volumes",
         Verb::Manage("mirror", "remove"),
     ),
     Command::new(
@@ -373,7 +392,7 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["upgrade", "confirm"],
         &[],
-        "what runs on trial counts from now on",
+        "keep the running release, which is on trial",
         Verb::Manage("upgrade", "confirm"),
     ),
     Command::new(

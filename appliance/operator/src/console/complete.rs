@@ -36,7 +36,8 @@ pub fn candidates(before: &str, system: &mut dyn System) -> Vec<String> {
             )
             | None => {}
         }
-        if command.reports() && last.starts_with('-') {
+        let lists = command.words.last() == Some(&"list");
+        if (command.reports() || lists) && last.starts_with('-') {
             found.push("--json".into());
         }
     }

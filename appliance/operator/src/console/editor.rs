@@ -5,14 +5,21 @@
 
 use super::keys::{Decoder, Key};
 use super::output::Output;
+use super::secrets;
 use std::collections::VecDeque;
 
 /// What stands before the line.
 pub const PROMPT: &str = "isthmus> ";
-/// Longest line in bytes.
-pub const MAX_LINE: usize = 1024;
+/// Longest line in bytes: as long as a document, so that a certificate with its issuers fits.
+pub const MAX_LINE: usize = 16 << 10;
+/// Room for a line that is kept while none is typed.
+const USUAL: usize = 1024;
 /// Lines that are remembered.
 const HISTORY: usize = 32;
+/// Lines that a private key in PEM has at most.
+const KEY_LINES: u8 = 100;
+/// Why the lines of a private key are not acted on.
+const KEY: &str = "a private key takes one line here, with spaces instead of its line ends: set http.key -----BEGIN …";
 
 /// What a byte led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +39,10 @@ pub struct Editor {
     /// Visible ASCII only, so that a byte is a column.
     line: Vec<u8>,
     cursor: usize,
+    /// From where on the line was a secret when it was looked at last: it is shown as stars.
+    hidden: Option<usize>,
+    /// How many lines may still follow of a private key that is being pasted line by line.
+    key_lines: u8,
     /// Why the line will be refused.
     refused: Option<&'static str>,
     history: VecDeque<Vec<u8>>,
@@ -48,6 +59,7 @@ impl Editor {
             Key::Tab => return Some(Event::Complete),
             Key::Interrupt => {
                 out.text("^C\n");
+                self.key_lines = 0;
                 self.clear();
                 self.draw(out);
             }
@@ -84,8 +96,15 @@ impl Editor {
     /// Draws prompt and line.
     pub fn draw(&self, out: &mut Output) {
         out.text(PROMPT);
-        out.raw(&self.line);
+        self.show(0, self.line.len(), out);
         out.repeat(8, self.line.len() - self.cursor);
+    }
+
+    /// Sends a part of the line, with stars for what is secret of it.
+    fn show(&self, from: usize, to: usize, out: &mut Output) {
+        let hidden = self.hidden.unwrap_or(to).clamp(from, to);
+        out.raw(&self.line[from..hidden]);
+        out.repeat(b'*', to - hidden);
     }
 
     /// Wipes prompt and line off the terminal, to show something else in their place.
@@ -97,18 +116,28 @@ impl Editor {
 
     fn clear(&mut self) {
         self.line.clear();
-        (self.cursor, self.refused, self.browsing) = (0, None, None);
+        self.line.shrink_to(USUAL);
+        (self.cursor, self.refused, self.browsing, self.hidden) = (0, None, None, None);
+        if self.key_lines > 0 {
+            self.hidden = Some(0);
+        }
     }
 
     fn insert(&mut self, bytes: &[u8], out: &mut Output) {
         if self.line.len() + bytes.len() > MAX_LINE {
-            self.refused = Some("it is longer than 1024 bytes");
+            self.refused = Some("it is longer than 16384 bytes");
         }
         if self.refused.is_some() {
             return;
         }
         self.line.splice(self.cursor..self.cursor, bytes.iter().copied());
-        out.raw(&self.line[self.cursor..]);
+        // What was secret stays so, whatever becomes of the words before it.
+        self.hidden = match self.hidden {
+            Some(from) if self.cursor < from => Some(from + bytes.len()),
+            None => secrets::hidden_from(&self.line, self.cursor..self.cursor + bytes.len()),
+            hidden => hidden,
+        };
+        self.show(self.cursor, self.line.len(), out);
         self.cursor += bytes.len();
         out.repeat(8, self.line.len() - self.cursor);
     }
@@ -117,12 +146,24 @@ impl Editor {
         out.text("\n");
         let line = core::mem::take(&mut self.line);
         let refused = self.refused.take();
+        if self.key_lines > 0 {
+            self.key_lines = if secrets::ends_key(&line) { 0 } else { self.key_lines - 1 };
+            let is_over = self.key_lines == 0;
+            self.clear();
+            return Some(if is_over { Event::Refused(KEY) } else { Event::Line(String::new()) });
+        }
+        if secrets::begins_key(&line) {
+            self.key_lines = KEY_LINES;
+            self.clear();
+            return Some(Event::Line(String::new()));
+        }
         self.clear();
         if let Some(why) = refused {
             return Some(Event::Refused(why));
         }
         let text = String::from_utf8(line.clone()).unwrap_or_default();
-        if !text.trim().is_empty() && self.history.back() != Some(&line) {
+        let known = self.history.back() == Some(&line) || text.trim().is_empty();
+        if !known && secrets::may_be_recalled(&text) {
             if self.history.len() == HISTORY {
                 self.history.pop_front();
             }
@@ -136,7 +177,7 @@ impl Editor {
         if place < self.cursor {
             out.repeat(8, self.cursor - place);
         } else {
-            out.raw(&self.line[self.cursor..place]);
+            self.show(self.cursor, place, out);
         }
         self.cursor = place;
     }
@@ -148,7 +189,10 @@ impl Editor {
         }
         self.move_to(from, out);
         self.line.drain(from..to);
-        out.raw(&self.line[from..]);
+        if let Some(hidden) = &mut self.hidden {
+            *hidden -= (*hidden).min(to) - (*hidden).min(from);
+        }
+        self.show(from, self.line.len(), out);
         out.repeat(b' ', to - from);
         out.repeat(8, self.line.len() - from + (to - from));
     }
@@ -170,6 +214,7 @@ impl Editor {
         };
         let shown = self.history.get(wanted).unwrap_or(&typed).clone();
         self.remove(0, self.line.len(), out);
+        self.hidden = if self.key_lines > 0 { Some(0) } else { None };
         self.insert(&shown, out);
         self.browsing = (wanted < newest).then_some((wanted, typed));
     }

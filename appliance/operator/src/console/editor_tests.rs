@@ -94,10 +94,62 @@ fn a_line_that_cannot_be_trusted_is_refused_once() {
     let mut long = vec![b'x'; 64 << 10];
     long.extend(b"\rshow log\r");
     let (events, ..) = typed(&long);
-    assert!(matches!(events[0], Event::Refused(why) if why.contains("1024")));
+    assert!(matches!(events[0], Event::Refused(why) if why.contains("16384")));
     assert_eq!(events[1..], [Event::Line("show log".into())]);
     let (events, ..) = typed(b"power\xffoff\rhelp\r");
     assert!(matches!(events[0], Event::Refused(_)) && events[1] == Event::Line("help".into()));
+}
+
+#[test]
+fn private_key_is_shown_as_stars_and_does_not_come_back() {
+    let pem = "-----BEGIN PRIVATE KEY----- MIGH -----END PRIVATE KEY-----";
+    let typed_key = format!("set http.key {pem}");
+    let (_, shown, column) = typed(typed_key.as_bytes());
+    assert_eq!(shown, format!("set http.key {}", "*".repeat(pem.len())));
+    assert_eq!(column, typed_key.len());
+    // Neither by going back in the line, nor by changing what stands before it.
+    for keys in ["\x01\x1b[C\x1b[C\x05", "\x01\x1b[3~", "\x01x", "\x7f\x7f\x01\x05"] {
+        let (_, shown, _) = typed(format!("{typed_key}{keys}").as_bytes());
+        assert!(!shown.contains("MIGH") && shown.contains("***"), "{shown}");
+    }
+    let (events, shown, _) = typed(format!("show log\r{typed_key}\r\x1b[A").as_bytes());
+    assert_eq!(events[1], Event::Line(typed_key), "it is carried out");
+    assert_eq!(shown, "show log");
+    for secret in ["set http.token_sha256 4e73", "set system.upgrade_key 19bf", "set http.kye x"] {
+        let (_, shown, _) = typed(format!("show log\r{secret}\r\x1b[A").as_bytes());
+        assert_eq!(shown, "show log");
+    }
+}
+
+#[test]
+fn private_key_that_is_pasted_line_by_line_is_not_taken_for_commands() {
+    let paste =
+        b"-----BEGIN EC PRIVATE KEY-----\rMHcCAQEEIIJ\rjgQ==\r-----END EC PRIVATE KEY-----\r";
+    let (events, shown, _) = typed(&[paste, &b"show log"[..]].concat());
+    let nothing = Event::Line(String::new());
+    assert_eq!(events[..3], [nothing.clone(), nothing.clone(), nothing]);
+    assert!(matches!(events[3], Event::Refused(why) if why.contains("one line")));
+    assert_eq!((events.len(), shown.as_str()), (4, "show log"));
+    // What is no part of a key ends it, as Ctrl-C does.
+    let (events, ..) = typed(b"-----BEGIN PRIVATE KEY-----\rshow log\rshow log\r");
+    assert!(matches!(events[1], Event::Refused(_)) && events[2] == Event::Line("show log".into()));
+    let (events, ..) = typed(b"-----BEGIN PRIVATE KEY-----\r\x03help\r");
+    assert_eq!(events[1], Event::Line("help".into()));
+}
+
+#[test]
+fn certificate_with_its_chain_fits_in_a_line_and_costs_nothing_afterwards() {
+    let (mut editor, mut out) = (Editor::default(), Output::default());
+    let line = format!("set http.certificate {}", "MIIB ".repeat(2000));
+    let events: Vec<Event> = format!("{line}\r")
+        .bytes()
+        .filter_map(|byte| {
+            out.sent(usize::MAX);
+            editor.push(byte, &mut out)
+        })
+        .collect();
+    assert_eq!(events, [Event::Line(line)]);
+    assert!(editor.history.is_empty() && editor.line.capacity() <= USUAL, "nothing is kept");
 }
 
 proptest! {

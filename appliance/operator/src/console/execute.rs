@@ -8,13 +8,17 @@ use super::parse::{Invocation, parse};
 use super::report::Report;
 use super::system::{Managed, System};
 use crate::config::Problem;
-use crate::log_ring::Entry;
+use crate::log_ring::audit;
 use crate::report::Value;
 use core::net::IpAddr;
 use perf_responders::rping::MAX_SIZE;
 
 /// Echo requests of a ping that does not say how many.
 const PINGS: u32 = 4;
+/// Bytes of data in each, as Linux's `ping` has it.
+const PING_SIZE: u16 = 56;
+/// Most bytes of data: what an IPv4 packet of 64 KiB takes.
+const MAX_PING_SIZE: u16 = 65_507;
 /// Bytes of an rping that does not say how many, as in rping itself.
 const RPING_SIZE: usize = 64;
 
@@ -36,6 +40,10 @@ pub fn execute(
                 Some(_) => return State::Report,
                 None => Ok(show(&system.show(topic), json, out)),
             }
+        }
+        Ok(Some(Invocation { verb: Verb::ShowLog(filter), json, .. })) => {
+            *long = Some(Report::log(filter, json, system));
+            return State::Report;
         }
         Ok(Some(invocation)) => act(&invocation, system, out),
         Err(why) => Err(why),
@@ -63,14 +71,13 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
     match what.verb {
         Verb::Help => help(out),
         Verb::Show(topic) => report(&system.show(topic)),
-        Verb::ShowLog if what.json => report(&log_report(&system.log().entries())),
-        Verb::ShowLog => {
-            system.log().entries().iter().for_each(|entry| out.text(&format!("{entry}\n")));
-        }
+        // It is a report of its own.
+        Verb::ShowLog(_) => {}
         Verb::ShowConfig if what.json => report(&system.document().to_report()),
         Verb::ShowConfig => {
             out.text(&system.document().to_shown_toml());
             out.text(&system.document().pending_toml());
+            out.text(&system.document().covered_toml());
         }
         Verb::Set => set(argument(0), argument(1), system, out)?,
         Verb::Unset => unset(argument(0), argument(1), system, out)?,
@@ -84,7 +91,8 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
         }
         Verb::Ping => {
             let (address, count) = ping_arguments(argument(0), what.arguments.get(1))?;
-            return system.start_ping(address, count).map(|()| State::Task);
+            let size = ping_size(what.arguments.get(2))?;
+            return system.start_ping(address, count, size).map(|()| State::Task);
         }
         Verb::Rping => {
             let (address, count) = ping_arguments(argument(0), what.arguments.get(1))?;
@@ -118,22 +126,12 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
 }
 
 fn help(out: &mut Output) {
-    let width = COMMANDS.iter().map(|c| c.usage().len()).max().unwrap_or(0);
+    // Longer ones stand by themselves: most lines are no wider than a terminal.
+    let width = 32;
     for command in COMMANDS {
         out.text(&format!("{:width$}  {}\n", command.usage(), command.about));
     }
     out.text("Tab completes, the arrows recall earlier lines.\n");
-}
-
-fn log_report(entries: &[Entry]) -> Value {
-    let row = |entry: &Entry| {
-        Value::object([
-            ("seconds", (entry.at.as_nanos() as f64 / 1e9).into()),
-            ("level", Value::display(entry.level.as_str().to_ascii_lowercase())),
-            ("message", Value::display(entry.text())),
-        ])
-    };
-    Value::list(entries.iter().map(row))
 }
 
 fn set(path: &str, value: &str, system: &mut dyn System, out: &mut Output) -> Result<(), String> {
@@ -160,12 +158,11 @@ fn is_force(word: &str) -> Result<bool, String> {
 
 /// Whether the machine may end, though what was changed and not saved is lost with that.
 fn may_end(command: &str, how: &str, system: &mut dyn System) -> Result<(), String> {
-    match is_force(how)? || !system.has_unsaved() {
-        true => Ok(()),
-        false => Err(format!(
-            "what was changed is not saved and would be lost; `save` keeps it, `{command} force` does without"
-        )),
+    if is_force(how)? || !system.has_unsaved() {
+        return Ok(());
     }
+    audit(format_args!("console: {command}: refused: unsaved changes"));
+    Err(format!("unsaved changes: `save` first, or `{command} force` discards them"))
 }
 
 fn lines(problems: Vec<Problem>) -> String {
@@ -184,6 +181,14 @@ fn ping_arguments(address: &str, count: Option<&String>) -> Result<(IpAddr, u32)
         },
     };
     Ok((address, count))
+}
+
+fn ping_size(size: Option<&String>) -> Result<u16, String> {
+    let Some(text) = size else { return Ok(PING_SIZE) };
+    match text.parse() {
+        Ok(size @ 0..=MAX_PING_SIZE) => Ok(size),
+        _ => Err(format!("{text:?} is no size; accepted: 0 to {MAX_PING_SIZE} bytes of data")),
+    }
 }
 
 fn rping_size(size: Option<&String>) -> Result<usize, String> {

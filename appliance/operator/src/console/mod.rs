@@ -14,8 +14,10 @@ mod keys;
 mod output;
 mod parse;
 mod report;
+mod secrets;
 mod system;
 
+pub use report::row as log_row;
 pub use system::{Managed, Progress, SmcTopic, System, Topic};
 
 use crate::log_ring::{Cursor, Entry};

@@ -26,6 +26,10 @@ pub fn parse(line: &str) -> Result<Option<Invocation>, String> {
     if command.reports() {
         let before = words.len();
         words.retain(|w| *w != "--json");
+        // As lists of objects take it.
+        if command.words[0] == "show" && before == command.words.len() + 1 {
+            words.pop_if(|last| *last == "json");
+        }
         json = words.len() < before;
     }
     let mut given = words.split_off(command.words.len());
@@ -86,6 +90,7 @@ fn find(words: &[&str]) -> Result<&'static Command, String> {
 mod tests {
     use super::super::system::Topic;
     use super::*;
+    use crate::log_ring::Filter;
 
     fn parsed(line: &str) -> (Verb, Vec<String>, bool) {
         let i = parse(line).unwrap().unwrap();
@@ -96,6 +101,8 @@ mod tests {
     fn lines_are_taken_apart() {
         assert_eq!(parse("  ").unwrap(), None);
         assert_eq!(parsed(" show  disks --json "), (Verb::Show(Topic::Disks), vec![], true));
+        assert_eq!(parsed("show disks json"), (Verb::Show(Topic::Disks), vec![], true));
+        assert_eq!(parsed("show log audit json"), (Verb::ShowLog(Filter::Audit), vec![], true));
         let set = |path: &str, value: &str| (Verb::Set, vec![path.into(), value.into()], false);
         assert_eq!(parsed("set net.0.mtu 9000"), set("net.0.mtu", "9000"));
         assert_eq!(parsed("set a  [\"b\",  \"c\"] "), set("a", "[\"b\",  \"c\"]"));
@@ -118,7 +125,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, usnic, linx, log, config, tls, version, upgrade, crash, refused, smc",
+                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, usnic, linx, log, config, tls, time, version, upgrade, crash, refused, smc",
             ),
             (
                 "show smc link",
@@ -131,7 +138,7 @@ mod tests {
             ),
             ("set net.0.mtu", "usage: set PATH VALUE"),
             ("set", "usage: set PATH VALUE"),
-            ("ping", "usage: ping ADDRESS [COUNT]"),
+            ("ping", "usage: ping ADDRESS [COUNT] [SIZE]"),
             ("show log now", "usage: show log [--json]"),
             ("save --json", "usage: save"),
         ];

@@ -32,6 +32,8 @@ pub enum Topic {
     Linx,
     /// TLS of the HTTP servers.
     Tls,
+    /// The clock.
+    Time,
     /// Version and build.
     Version,
     /// The slots that releases boot from.
@@ -135,8 +137,8 @@ pub trait System {
     /// Starts writing the running configuration to the config disk.
     fn start_save(&mut self) -> Result<(), String>;
 
-    /// Starts sending `count` echo requests, one a second.
-    fn start_ping(&mut self, address: IpAddr, count: u32) -> Result<(), String>;
+    /// Starts sending `count` echo requests, one a second, with `size` bytes of data each.
+    fn start_ping(&mut self, address: IpAddr, count: u32, size: u16) -> Result<(), String>;
 
     /// Starts `count` pings of `size` bytes over RDMA, one after the other.
     fn start_rping(&mut self, address: IpAddr, count: u32, size: usize) -> Result<(), String>;

@@ -29,7 +29,7 @@ impl Default for Appliance {
     fn default() -> Self {
         Appliance {
             document: Document::default(),
-            log: LogRing::new(16, || Instant::ZERO),
+            log: LogRing::new(100, || Instant::ZERO),
             task: VecDeque::new(),
             ended: None,
             objects: vec![("/rtrs-server/s1/stats".into(), "7".into())],
@@ -70,10 +70,10 @@ impl System for Appliance {
     fn start_save(&mut self) -> Result<(), String> {
         Err("there is no config disk; attach one made by `isthmus image config-disk`".into())
     }
-    fn start_ping(&mut self, address: IpAddr, count: u32) -> Result<(), String> {
+    fn start_ping(&mut self, address: IpAddr, count: u32, size: u16) -> Result<(), String> {
         let line = |i| Progress::Line(format!("{address}: {i}"));
         self.task = (0..count).map(line).collect();
-        self.task.push_back(Progress::Done(Ok(format!("{count} answers"))));
+        self.task.push_back(Progress::Done(Ok(format!("{count} answers of {size} bytes"))));
         Ok(())
     }
     fn start_rping(&mut self, address: IpAddr, count: u32, size: usize) -> Result<(), String> {
@@ -181,9 +181,12 @@ fn a_reader_that_stalls_is_looked_after_less_and_less() {
 fn an_entry_that_is_being_made_is_shown_as_such() {
     let script = "set rule.0.listen 81\rset http.port 82\rshow config\rset rule.0.listen x\r";
     let text = run(script);
-    let pending = "pending: rule.0 lacks name\n";
+    let pending = "pending: rule.0: still missing: name\n";
     assert_eq!(text.matches(pending).count(), 1, "{text}");
-    assert!(text.contains("\n# Pending, neither in force nor saved: rule.0 lacks name"), "{text}");
+    assert!(
+        text.contains("\n# Pending, neither in force nor saved: rule.0: still missing: name"),
+        "{text}"
+    );
     assert!(text.contains("\n# [[rule]]\n# listen = \"81\"\n"), "{text}");
     assert!(text.contains("error: console: rule.0.listen: "), "{text}");
     let json = run("set rule.0.listen 81\rshow config --json\r");
@@ -194,10 +197,9 @@ fn an_entry_that_is_being_made_is_shown_as_such() {
 
 #[test]
 fn a_task_shows_its_progress_and_can_be_interrupted() {
-    assert!(
-        run("ping 10.0.0.9 2\rhelp\r")
-            .contains("ping 10.0.0.9 2\n10.0.0.9: 0\n10.0.0.9: 1\n2 answers\nisthmus> help\nhelp ")
-    );
+    assert!(run("ping 10.0.0.9 2\rhelp\r").contains(
+        "ping 10.0.0.9 2\n10.0.0.9: 0\n10.0.0.9: 1\n2 answers of 56 bytes\nisthmus> help\nhelp "
+    ));
     let (mut appliance, mut console) = (Appliance::default(), Console::default());
     console.handle_input(b"ping fd00::1 1000\r");
     for _ in 0..20 {
@@ -207,6 +209,8 @@ fn a_task_shows_its_progress_and_can_be_interrupted() {
     assert!(rest.ends_with("fd00::1: 17\n^C\ninterrupted\nisthmus> "), "{rest}");
     assert!(run("ping somewhere\r").contains("is no address; accepted: one such as 10.0.0.1"));
     assert!(run("ping ::1 0\r").contains("accepted: 1 to 1000"));
+    assert!(run("ping ::1 1 4096\r").contains("1 answers of 4096 bytes"));
+    assert!(run("ping ::1 1 65508\r").contains("no size; accepted: 0 to 65507 bytes of data"));
     assert!(run("save\r").contains("error: there is no config disk; attach one"));
 }
 
@@ -230,8 +234,8 @@ fn what_was_not_saved_is_not_lost_unasked() {
         let mut say = |line: &str| session(&mut appliance, &mut console, line.as_bytes());
         say("set system.hostname changed\r");
         let said = say(&format!("{command}\r"));
-        let advice = format!("`save` keeps it, `{command} force` does without");
-        assert!(said.contains("error: what was changed is not saved") && said.contains(&advice));
+        let advice = format!("`save` first, or `{command} force` discards them");
+        assert!(said.contains(&format!("error: unsaved changes: {advice}")), "{said}");
         assert!(say(&format!("{command} now\r")).contains("accepted: force"));
         assert!(say("show config\r").contains("changed"), "it goes on");
         console.handle_input(format!("{command} force\r").as_bytes());
@@ -307,7 +311,7 @@ fn log_messages_do_not_tear_the_line_that_is_being_typed() {
     assert!(shown.starts_with(&expected), "{shown:?}");
     assert!(session(&mut appliance, &mut console, b"show log\r").contains("INFO  link up\n"));
     let json = session(&mut appliance, &mut console, b"show log --json\r");
-    assert!(json.contains("{\"seconds\":0,\"level\":\"info\",\"message\":\"link up\"}"), "{json}");
+    assert!(json.contains("{\"seconds\":0,\"time\":null,\"level\":\"info\",\"kind\":\"note\",\"message\":\"link up\"}"), "{json}");
 }
 
 #[test]

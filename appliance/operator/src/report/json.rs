@@ -8,7 +8,7 @@ pub fn write(out: &mut String, value: &Value) {
     match value {
         Value::None => out.push_str("null"),
         Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
-        Value::Number(n) | Value::Bytes(n) => {
+        Value::Number(n) | Value::Bytes(n) | Value::Memory(n) => {
             let _ = write!(out, "{n}");
         }
         Value::Float(f) if f.is_finite() => {
@@ -79,7 +79,7 @@ mod tests {
         match (ours, theirs) {
             (Value::None, serde_json::Value::Null) => true,
             (Value::Bool(a), serde_json::Value::Bool(b)) => a == b,
-            (Value::Number(a) | Value::Bytes(a), b) => b.as_u64() == Some(*a),
+            (Value::Number(a) | Value::Bytes(a) | Value::Memory(a), b) => b.as_u64() == Some(*a),
             (Value::Float(a), serde_json::Value::Null) => !a.is_finite(),
             (Value::Float(a), b) => {
                 b.as_f64().is_some_and(|b| (b - a).abs() <= a.abs() * 1e-15 + 1e-300)

@@ -21,6 +21,8 @@ pub enum Value {
     Float(f64),
     /// A number of bytes: with a unit in text, a plain number in JSON.
     Bytes(u64),
+    /// The same where what counts is how much, not each byte: in MiB, with one decimal.
+    Memory(u64),
     /// Text, perhaps a peer's.
     Text(Cow<'static, str>),
     /// Things of a kind; objects make a table.

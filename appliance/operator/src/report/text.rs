@@ -84,8 +84,10 @@ impl TableLayout {
             let column = &mut self.columns[at];
             self.is_nested |= !is_cell(value);
             column.width = column.width.max(cell(value).chars().count());
-            column.numeric &=
-                matches!(value, Value::None | Value::Number(_) | Value::Float(_) | Value::Bytes(_));
+            column.numeric &= !matches!(
+                value,
+                Value::Bool(_) | Value::Text(_) | Value::List(_) | Value::Object(_)
+            );
         }
     }
 
@@ -135,6 +137,7 @@ fn cell(value: &Value) -> String {
         Value::Number(n) => n.to_string(),
         Value::Float(f) => format!("{f:.3}"),
         Value::Bytes(n) => crate::config::Size(*n).to_string(),
+        Value::Memory(n) => format!("{:.1}MiB", *n as f64 / f64::from(1 << 20)),
         Value::Text(text) => text
             .chars()
             .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
@@ -184,6 +187,7 @@ n     9000  -
     fn objects_are_blocks() {
         let report = Value::object([
             ("arena", Value::Bytes(64 << 20)),
+            ("free", Value::Memory(32_970_112)),
             ("share", 0.5.into()),
             ("inner", Value::object([("a", true.into())])),
             ("rows", Value::list([Value::object([("x", 1u8.into())])])),
@@ -191,6 +195,7 @@ n     9000  -
         ]);
         let expected = "\
 arena  64MiB
+free   31.4MiB
 share  0.500
 inner:
   a  yes

@@ -57,7 +57,8 @@ pub(in crate::gateway) fn open(
     let told = |error: &dyn core::fmt::Display| format!("ntb.{number}: {error}");
     let (name, location) = (format!("ntb{number}"), device.location().to_string());
     let driver = device.driver();
-    let mut bridge = device.open_bridge(platform, ntb.side()).map_err(|error| told(&error))?;
+    let bridge = device.open_bridge(platform, ntb.side(), ntb.trusts_peer());
+    let mut bridge = bridge.map_err(|error| told(&error))?;
     let engine = engines.serve(&name, &mut *bridge, platform);
     // Locally administered, and the same in each life: the peer remembers it.
     let mac = [2, b'N', b'T', b'B', number as u8, u8::from(bridge.side() == Side::B)];

@@ -222,5 +222,5 @@ fn link_config<'a>(link: &'a Settings, port: &'a str) -> LinkConfig<'a> {
             sends: SENDS,
         }),
     };
-    LinkConfig::new(link.name.as_str(), transport)
+    LinkConfig { max_addresses: link.addresses, ..LinkConfig::new(link.name.as_str(), transport) }
 }

@@ -79,7 +79,8 @@ impl DataPlane {
             };
             let Some(network) = networks.iter_mut().find(|network| has(network)) else { continue };
             if let Resolution::Known(mac) = network.interface.resolve(to, now) {
-                rdma_stack.providers.learn_neighbour(from, to, mac);
+                let routed = network.interface.is_routed(to);
+                rdma_stack.providers.learn_neighbour(from, to, mac, routed);
                 let mut ctx = EngineContext {
                     provider: &mut rdma_stack.providers,
                     arena,

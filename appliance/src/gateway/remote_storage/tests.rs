@@ -41,7 +41,7 @@ impl Side {
         let mut rng = ChaCha12Rng::seed_from_u64(number as u64);
         let port = PortConfig { mac: MAC[number], addresses: vec![IP[number]], mtu: 1500 };
         let mut roce = Roce::new(port, Limits::default(), &mut rng);
-        roce.learn_neighbour(IP[1 - number], MAC[1 - number]);
+        roce.pin_neighbour(0, IP[1 - number], MAC[1 - number]);
         let mut arena = Arena::on_heap(40 << 20);
         let mut devices = ProviderSet::new(roce, None);
         let provider = Some(&mut devices);

@@ -31,7 +31,7 @@ use net::tcp::Limits;
 use net::{Interface, Resolution};
 use provider_set::ProviderSet;
 use rules::Rules;
-use smcr::admission::Admission;
+use smcr::admission::{Admission, share_of};
 use smcr::echo::Echo;
 use smcr::engine::{self, BATCH, Device, Engine, Subnet};
 use verbs::EngineContext;
@@ -74,7 +74,8 @@ impl Smc {
             log::error!("smc: RoCE is switched off, or there is no port");
             None
         })?;
-        let made = Engine::new(settings(config), Vec::new(), &mut ctx);
+        let settings = settings(config, ctx.arena.capacity() as u64);
+        let made = Engine::new(settings, Vec::new(), &mut ctx);
         let mut engine = made.inspect_err(|why| log::error!("smc: not available: {why}")).ok()?;
         let pool = rules::pool(memory);
         engine.admission = Admission::new(pool, config.limits.connections_per_host);
@@ -86,11 +87,14 @@ impl Smc {
         }
         let connections = config.smc.connections.into();
         let limits = Limits { connections, receive: SERVICE_BUFFER, transmit: SERVICE_BUFFER };
+        let share = || share_of(config.smc.connections.into());
+        let per_host = config.smc.connections_per_host.map_or_else(share, u32::from);
         let served = if config.smc.services { networks.len() } else { 0 };
         let mut users = Users::default();
         for (at, network) in networks.iter_mut().enumerate().take(served) {
             let (hosts, interface) = (Hosts::new(config.smc.hosts.clone()), &mut network.interface);
             for discard in [false, true] {
+                let limits = (limits, per_host);
                 let make = |owner| Echo::new(interface, discard, offers, limits, &hosts, owner);
                 users.add_service(at, make);
             }
@@ -233,8 +237,8 @@ fn offers(smc: &config::Smc) -> bool {
     smc.version1 || !smc.ueid.is_empty()
 }
 
-/// The engine's settings.
-fn settings(config: &Config) -> engine::Config {
+/// The engine's settings, with so many bytes of memory for all that there is.
+fn settings(config: &Config, memory: u64) -> engine::Config {
     let defaults = engine::Config::default();
     let mut hostname = [b' '; 32];
     for (to, from) in hostname.iter_mut().zip(config.system.hostname.as_str().bytes()) {
@@ -245,6 +249,7 @@ fn settings(config: &Config) -> engine::Config {
         hostname,
         rmb_size: (config.smc.buffer_size.0 >> 14).trailing_zeros() as u8,
         max_links: 2,
+        memory_per_host: memory - memory / 4,
         ..defaults
     }
 }

@@ -1,5 +1,5 @@
-//! From the configuration's rules to relays, at start and whenever the rules change. A rule that is as it was
-//! goes on; one that is gone, or another by now, ends with its connections.
+//! From the configuration's rules to relays, at start and whenever the rules change. A rule that listens on the same
+//! goes on with its connections; one that is gone, or listens elsewhere, ends with them.
 
 use super::offers;
 use crate::config::{self, Rule, RuleFraming};
@@ -12,7 +12,7 @@ use messaging::relay::frames::Framing;
 use messaging::relay::{self, Interfaces, Relay, World};
 use net::hosts::Hosts;
 use net::tcp::Limits;
-use smcr::admission::Gate;
+use smcr::admission::{Gate, share_of};
 use verbs::Provider;
 
 /// Share of the memory that TCP buffers may take: half of the heap, which has an eighth.
@@ -65,16 +65,17 @@ impl Rules {
         let left_before = core::mem::take(&mut self.left_out);
         self.waits = false;
         // Before others begin, who may want their names and ports.
-        self.in_force.retain(|rule| {
-            let stays = wanted.contains(rule);
-            if !stays {
-                match users.remove_rule(rule.name.as_str(), world) {
-                    0 => log::info!("rule {}: ended", rule.name),
-                    lost => log::warn!("rule {}: ended; messages lost: {lost}", rule.name),
-                }
+        let mut goes_on = Vec::new();
+        for (before, after) in self.take_changed(wanted) {
+            match after.filter(|after| self.can_adjust(&before, after, world)) {
+                Some(after) => goes_on.push((before, after)),
+                None => remove(&before, users, world),
             }
-            stays
-        });
+        }
+        // No name is given to one while another may still have it.
+        for (before, after) in goes_on {
+            self.adjust(&before, after, users, world);
+        }
         for rule in wanted {
             if self.in_force.contains(rule) {
                 continue;
@@ -114,6 +115,50 @@ impl Rules {
         self.told.retain(|one| left_out.contains(one));
     }
 
+    /// Takes those out of force that are not wanted as they are: each, and what is wanted of it.
+    fn take_changed<'a>(&mut self, wanted: &'a [Rule]) -> Vec<(Rule, Option<&'a Rule>)> {
+        let (stay, change) =
+            core::mem::take(&mut self.in_force).into_iter().partition(|rule| wanted.contains(rule));
+        self.in_force = stay;
+        let change: Vec<Rule> = change;
+        let after = |rule: &Rule| wanted.iter().find(|other| other.listen == rule.listen);
+        change.into_iter().map(|rule| (rule.clone(), after(&rule))).collect()
+    }
+
+    /// Whether a rule can become another with its connections, and that one be in force.
+    fn can_adjust<P: Provider + ?Sized>(
+        &self,
+        before: &Rule,
+        after: &Rule,
+        world: &World<'_, '_, P>,
+    ) -> bool {
+        self.obstacle(after).is_none()
+            && unavailable_servers(after, world).is_none()
+            && self.meant(before).can_become(&self.meant(after))
+    }
+
+    /// Has a rule become another. Its connections go on.
+    fn adjust<P: Provider + ?Sized>(
+        &mut self,
+        before: &Rule,
+        after: &Rule,
+        users: &mut Users,
+        world: &mut World<'_, '_, P>,
+    ) {
+        let Some(ended) = users.adjust_rule(self.meant(after), world) else { return };
+        let name = &after.name;
+        if before.name != *name {
+            log::info!("rule {}: is called {name} now", before.name);
+        }
+        match ended {
+            0 => log::info!("rule {name}: changed; its connections go on"),
+            _ => log::warn!(
+                "rule {name}: changed; connections of hosts that rule.N.hosts does not list any more ended: {ended}"
+            ),
+        }
+        self.in_force.push(after.clone());
+    }
+
     /// Leaves a rule out, and says so once, at this level.
     fn leave_out(&mut self, rule: &Rule, why: String, level: Option<Level>) {
         let one = (rule.name.to_string(), why);
@@ -145,6 +190,8 @@ impl Rules {
         let buffer = rule.buffer_size.0 as usize;
         let seconds = Duration::from_secs;
         let offers = offers(&self.smc);
+        let share = || share_of(rule.connections.into());
+        let per_host = rule.connections_per_host.map_or_else(share, u32::from);
         relay::Rule {
             name: rule.name.to_string(),
             listen: rule.listen.clone(),
@@ -160,6 +207,7 @@ impl Rules {
                 key: "rule.N.hosts",
                 hosts: Hosts::new(rule.hosts.clone()),
                 smc: Hosts::new(self.smc.hosts.clone()),
+                per_host: Some(per_host),
             },
             limits: Limits {
                 connections: rule.connections.into(),
@@ -181,12 +229,26 @@ fn unavailable<P: Provider + ?Sized>(rule: &Rule, world: &World<'_, '_, P>) -> O
         Listen::Message(name) => world.messages.obstacle(name, true),
         Listen::Port(_) => None,
     };
-    listened.or_else(|| {
-        rule.backend.iter().find_map(|target| match target {
-            Target::Message(name) => world.messages.obstacle(name, false),
-            Target::Socket(_) => None,
-        })
+    listened.or_else(|| unavailable_servers(rule, world))
+}
+
+/// Likewise of its servers.
+fn unavailable_servers<P: Provider + ?Sized>(
+    rule: &Rule,
+    world: &World<'_, '_, P>,
+) -> Option<Obstacle> {
+    rule.backend.iter().find_map(|target| match target {
+        Target::Message(name) => world.messages.obstacle(name, false),
+        Target::Socket(_) => None,
     })
+}
+
+/// Ends a rule, and says so.
+fn remove<P: Provider + ?Sized>(rule: &Rule, users: &mut Users, world: &mut World<'_, '_, P>) {
+    match users.remove_rule(rule.name.as_str(), world) {
+        0 => log::info!("rule {}: ended", rule.name),
+        lost => log::warn!("rule {}: ended; messages lost: {lost}", rule.name),
+    }
 }
 
 /// Says that somebody else listens on a port. The configuration gives it to one only, but who had it before may

@@ -5,16 +5,63 @@ use crate::gateway::network::Network;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
+use net::answer::Answer;
 use net::connector::{ConnectionHandle, Connector, Limits, Progress};
-use std::collections::VecDeque;
 
-/// How long nothing may come.
+/// How long the header of an answer may take, and in which time so many bytes of the file have to come.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Least bytes of the file in each of these times: 4 KiB a second. The last of them may be shorter.
+const LEAST: u64 = 4096 * 20;
+/// How long the whole may take.
+const WHOLE: Duration = Duration::from_secs(3600);
 /// Bytes that have come and were not taken, at most.
 const WAITING: usize = 32 << 10;
-/// Longest header of an answer.
-const HEADER: usize = 8 << 10;
 const LIMITS: Limits = Limits { connections: 1, receive: 64 << 10, transmit: 4 << 10 };
+
+/// How fast a server has to be: one that drips does not hold an upgrade for ever.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// When the whole is given up.
+    end: Instant,
+    /// When it is given up if not enough has come by then, and how much has.
+    until: Instant,
+    came: u64,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Pace {
+        Pace { end: now + WHOLE, until: now + PATIENCE, came: 0 }
+    }
+
+    /// When something is to be decided.
+    fn next(&self) -> Instant {
+        self.until.min(self.end)
+    }
+
+    /// The server is not to blame for the time that passes: its bytes wait for the disk.
+    fn excuse(&mut self, now: Instant) {
+        (self.until, self.came) = (now + PATIENCE, 0);
+    }
+
+    /// An error if the server is too slow. `left` are bytes of the file that are still to come, once that is known.
+    fn check(&mut self, left: Option<u64>, now: Instant) -> Result<(), String> {
+        if now < self.next() {
+            return Ok(());
+        }
+        match left {
+            None => Err("no answer within 20 s".into()),
+            Some(left) if now >= self.end => Err(format!("{left} bytes have not come in an hour")),
+            Some(left) if self.came < LEAST => Err(format!(
+                "{left} bytes have not come, and {} in the last 20 s: less than 4 KiB a second",
+                self.came
+            )),
+            Some(_) => {
+                self.excuse(now);
+                Ok(())
+            }
+        }
+    }
+}
 
 /// A file that is being fetched.
 pub(super) struct Fetch {
@@ -24,13 +71,8 @@ pub(super) struct Fetch {
     /// The interface that it goes over, and the connection.
     connection: Option<(usize, ConnectionHandle)>,
     sent: usize,
-    /// The header of the answer as far as it has come, until it is whole.
-    header: Vec<u8>,
-    /// Bytes of the file that are still to come, once they are known.
-    left: Option<u64>,
-    waiting: VecDeque<u8>,
-    /// When it is given up.
-    until: Instant,
+    answer: Answer,
+    pace: Pace,
     failed: Option<String>,
 }
 
@@ -67,31 +109,25 @@ impl Fetch {
             connector: Connector::new(LIMITS, seed),
             connection: None,
             sent: 0,
-            header: Vec::new(),
-            left: None,
-            waiting: VecDeque::new(),
-            until: now + PATIENCE,
+            answer: Answer::new(),
+            pace: Pace::new(now),
             failed: None,
         })
     }
 
     /// Bytes that wait to be taken.
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.answer.waiting()
     }
 
     /// Takes bytes that have come; how many.
     pub fn take(&mut self, into: &mut [u8]) -> usize {
-        let count = into.len().min(self.waiting.len());
-        for (to, byte) in into.iter_mut().zip(self.waiting.drain(..count)) {
-            *to = byte;
-        }
-        count
+        self.answer.take(into)
     }
 
     /// Whether all has come.
     pub fn is_whole(&self) -> bool {
-        self.left == Some(0)
+        self.answer.is_whole()
     }
 
     /// What went wrong, if something has.
@@ -99,9 +135,9 @@ impl Fetch {
         self.failed.as_deref()
     }
 
-    /// When it is given up if nothing comes.
+    /// When it may be given up.
     pub fn until(&self) -> Option<Instant> {
-        (self.failed.is_none() && !self.is_whole()).then_some(self.until)
+        (self.failed.is_none() && !self.is_whole()).then(|| self.pace.next())
     }
 
     /// Goes on; whether something has happened.
@@ -126,12 +162,7 @@ impl Fetch {
     }
 
     fn go_on(&mut self, networks: &mut [Network], now: Instant) -> Result<bool, String> {
-        if self.until <= now {
-            return Err(match self.left {
-                Some(left) => format!("{left} bytes have not come, and nothing more came for 20 s"),
-                None => "no answer within 20 s".into(),
-            });
-        }
+        self.pace.check(self.answer.left(), now)?;
         let Some((number, connection)) = self.connection else {
             for (number, network) in networks.iter_mut().enumerate() {
                 let made = self.connector.connect(&mut network.interface, self.server, false);
@@ -159,62 +190,36 @@ impl Fetch {
         }
         let mut any = false;
         let mut bytes = [0; 4096];
-        while self.waiting.len() + bytes.len() <= WAITING {
+        while self.waiting() + bytes.len() <= WAITING {
             let read = self.connector.read(interface, connection, &mut bytes);
             let count = read.map_err(|_| ended())?;
             if count == 0 {
                 break;
             }
-            self.until = now + PATIENCE;
             any = true;
-            self.hear(bytes.get(..count).unwrap_or_default())?;
+            self.take_in(bytes.get(..count).unwrap_or_default(), now)?;
             if self.is_whole() {
                 break;
             }
         }
-        if self.waiting.len() + bytes.len() > WAITING {
+        if self.waiting() + bytes.len() > WAITING {
             // It is the disk that is slow.
-            self.until = now + PATIENCE;
+            self.pace.excuse(now);
         }
         Ok(any)
     }
 
-    /// Takes what has come.
-    fn hear(&mut self, bytes: &[u8]) -> Result<(), String> {
-        if let Some(left) = &mut self.left {
-            let count = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
-            self.waiting.extend(bytes.get(..count).unwrap_or_default());
-            *left -= count as u64;
-            return Ok(());
+    /// Takes what has come at this time.
+    fn take_in(&mut self, bytes: &[u8], now: Instant) -> Result<(), String> {
+        let had_header = self.answer.left().is_some();
+        self.answer.hear(bytes)?;
+        if had_header {
+            self.pace.came = self.pace.came.saturating_add(bytes.len() as u64);
+        } else if self.answer.left().is_some() {
+            // From here on the file is what counts.
+            self.pace.excuse(now);
         }
-        self.header.extend_from_slice(bytes);
-        let mut fields = [httparse::EMPTY_HEADER; 48];
-        let mut answer = httparse::Response::new(&mut fields);
-        let length = match answer.parse(&self.header) {
-            Ok(httparse::Status::Complete(length)) => length,
-            Ok(httparse::Status::Partial) if self.header.len() < HEADER => return Ok(()),
-            Ok(httparse::Status::Partial) => {
-                return Err("the header of its answer has no end".into());
-            }
-            Err(why) => return Err(format!("what it says is no HTTP: {why}")),
-        };
-        match answer.code {
-            Some(200) => {}
-            code => {
-                let reason = answer.reason.unwrap_or_default();
-                return Err(format!("it answers {} {reason}", code.unwrap_or(0)));
-            }
-        }
-        let field =
-            |name: &str| answer.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name));
-        if field("transfer-encoding").is_some() {
-            return Err("it sends the file in pieces (Transfer-Encoding): use a server that tells its length".into());
-        }
-        let told = field("content-length")
-            .and_then(|field| core::str::from_utf8(field.value).ok()?.trim().parse().ok());
-        self.left = Some(told.ok_or("it does not tell how long the file is (Content-Length)")?);
-        let header = core::mem::take(&mut self.header);
-        self.hear(header.get(length..).unwrap_or_default())
+        Ok(())
     }
 }
 
@@ -240,30 +245,64 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_file_is_what_comes_behind_the_header_however_it_comes() {
-        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nServer: x\r\n\r\nabcdefgh";
-        for piece in [1, 7, answer.len()] {
-            let mut fetch = fetch();
-            for bytes in answer.chunks(piece) {
-                fetch.hear(bytes).unwrap();
+    /// Has a server send `count` bytes each `pause` seconds until it is given up, or `most` seconds have passed.
+    fn seconds_until_given_up(count: usize, pause: u64, most: u64) -> Option<u64> {
+        let mut fetch = fetch();
+        let mut second = 0;
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n";
+        fetch.take_in(answer, Instant::ZERO).unwrap();
+        while second < most {
+            second += 1;
+            let now = Instant::ZERO + Duration::from_secs(second);
+            if second.is_multiple_of(pause) {
+                for piece in vec![0; count].chunks(4096) {
+                    fetch.take_in(piece, now).unwrap();
+                    fetch.take(&mut [0; 4096]);
+                }
             }
-            let mut file = [0; 9];
-            assert_eq!((fetch.take(&mut file), &file[..5]), (5, &b"abcde"[..]));
-            assert!(fetch.is_whole());
+            if fetch.pace.check(fetch.answer.left(), now).is_err() {
+                return Some(second);
+            }
         }
+        None
     }
 
     #[test]
-    fn what_cannot_be_is_told() {
-        let heard = |answer: &str| fetch().hear(answer.as_bytes()).unwrap_err();
-        assert_eq!(heard("HTTP/1.1 404 Not Found\r\n\r\n"), "it answers 404 Not Found");
-        assert!(heard("HTTP/1.1 200 OK\r\n\r\n").contains("Content-Length"));
-        assert!(heard("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n").contains("Content-Length"));
-        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n";
-        assert!(heard(chunked).contains("Transfer-Encoding"));
-        assert!(heard("SSH-2.0-x\r\n").contains("no HTTP"));
-        let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(HEADER));
-        assert!(heard(&endless).contains("no end"));
+    fn a_server_that_drips_is_given_up() {
+        // A byte each 19 s, each second, and all but enough.
+        assert_eq!(seconds_until_given_up(1, 19, 10_000), Some(20));
+        assert_eq!(seconds_until_given_up(1, 1, 10_000), Some(20));
+        assert_eq!(seconds_until_given_up(4000, 1, 10_000), Some(20));
+        // What is fast enough for a while is no licence for the rest.
+        assert_eq!(seconds_until_given_up(4096 * 30, 30, 10_000), Some(20));
+        // Fast enough, but not for ever.
+        assert_eq!(seconds_until_given_up(4096, 1, 3500), None);
+        assert_eq!(seconds_until_given_up(1 << 20, 1, 900), None);
+        assert_eq!(seconds_until_given_up(4096, 1, 10_000), Some(3600));
+    }
+
+    #[test]
+    fn a_header_that_drips_is_given_up() {
+        let mut fetch = fetch();
+        for second in 0..20 {
+            let now = Instant::ZERO + Duration::from_secs(second);
+            assert!(fetch.pace.check(fetch.answer.left(), now).is_ok());
+            fetch
+                .take_in(b"HTTP/1.1 200 OK\r\nX: y"[second as usize..][..1].as_ref(), now)
+                .unwrap();
+        }
+        let told = fetch.pace.check(fetch.answer.left(), Instant::ZERO + PATIENCE).unwrap_err();
+        assert_eq!(told, "no answer within 20 s");
+    }
+
+    #[test]
+    fn a_slow_disk_is_no_fault_of_the_server() {
+        let mut pace = Pace::new(Instant::ZERO);
+        for second in 1..3600 {
+            let now = Instant::ZERO + Duration::from_secs(second);
+            pace.excuse(now);
+            assert!(pace.check(Some(1), now).is_ok());
+        }
+        assert!(pace.check(Some(1), Instant::ZERO + WHOLE).is_err());
     }
 }

@@ -263,7 +263,7 @@ impl Install {
         }
         if header.made < self.not_before {
             return Err(format!(
-                "{} is older than what runs; `upgrade … force` takes it all the same",
+                "{} is older than what runs, or than another release that was taken on this disk; `upgrade … force` takes it all the same",
                 header.version()
             ));
         }

@@ -2,7 +2,8 @@
 //! boot ([`release`]).
 //!
 //! The record makes the next start a trial. The trial is confirmed after [`CONFIRM`] if the appliance is as ready as the
-//! one that ordered it was (`management::not_ready`, also the condition of `/readyz`). Only the appliance on trial can
+//! one that ordered it was (`management::not_ready`, also the condition of `/readyz`), and what was in force then still
+//! is: exports, rules, lists of hosts and keys, which were noted before the restart. Only the appliance on trial can
 //! confirm. Any other end of a trial (panic, hang, power loss, or [`GIVES_UP`]) is followed by a start of the previous
 //! release.
 //!
@@ -15,25 +16,26 @@
 mod disk_io;
 mod fetch;
 mod install;
+mod noted;
 #[cfg(test)]
 mod power_cuts;
 
+use super::disk_transfer;
 use super::disks::{self, DiskSlot, Role};
-use super::known_disks;
 use super::plane::DataPlane;
 use super::service::{Service, Surroundings};
 use crate::config::DeviceName;
 use crate::config::partitions::Stretch;
 use crate::console::{Managed, Progress};
-use crate::machine::Machine;
 use core::time::Duration;
 use disk_io::DiskIo;
-use drivers::hal::{Features, Instant, Operation, Platform};
+use drivers::hal::{Arena, Clock, Features, Instant, Operation};
 use fetch::Fetch;
 use install::{Install, News, PIECE, Source};
 use management::status::{SlotStatus, SlotsStatus};
+use noted::Noted;
 use release::layout::{self, BLOCK};
-use release::{Header, Record, Slot, newest};
+use release::{Header, NOTE, Record, Slot, newest};
 
 /// How long an image on trial has to run until it counts.
 pub(super) const CONFIRM: Duration = Duration::from_secs(30);
@@ -42,6 +44,9 @@ const GIVES_UP: Duration = Duration::from_secs(300);
 /// How often that is looked at.
 const LOOKS: Duration = Duration::from_secs(1);
 const SECTOR: u64 = 512;
+
+/// Why an upgrade does not begin: it would lose what the operator has changed.
+pub(super) const UNSAVED: &str = "there are changes that were not saved, and an upgrade restarts: `save` first, or `upgrade … force`";
 
 /// What the command line says of the slot that was booted, as the UEFI front end wrote it there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +78,12 @@ enum Work {
         then: Then,
     },
     Install(Box<Install>),
+    /// What the next release is to have in force is being noted, and then made durable; then this slot is tried.
+    Note {
+        flushes: bool,
+        slot: Slot,
+        was_ready: bool,
+    },
 }
 
 /// What the record was written for.
@@ -94,6 +105,9 @@ pub(super) struct Upgrade {
     /// The copy of the record that is written over next.
     older: usize,
     held: [Option<Header>; 2],
+    noted: Noted,
+    /// What is open to whom by the configuration that was in force when a release was ordered.
+    in_force: Vec<String>,
     booted: Option<Booted>,
     /// When the image on trial has run for long enough.
     confirm_at: Option<Instant>,
@@ -110,29 +124,31 @@ pub(super) struct Upgrade {
 }
 
 impl Upgrade {
-    /// Looks for the slots, before anything else uses the disks.
+    /// Looks at the slots of the disk that the machine was started from, before anything else uses it.
     pub fn find(
         disks: &mut [DiskSlot],
-        slots: &[Option<Stretch>],
+        slots: Option<(usize, Stretch)>,
         command_line: &str,
-        platform: &mut dyn Platform,
-        machine: &dyn Machine,
+        arena: &mut Arena,
+        clock: &dyn Clock,
     ) -> Option<Box<Upgrade>> {
-        let (disk, area) = slots.iter().enumerate().find_map(|(n, area)| Some((n, (*area)?)))?;
+        let (disk, area) = slots?;
         let slot = disks.get_mut(disk).filter(|slot| slot.role == Role::Boot)?;
-        let mut read =
-            |at: u64| known_disks::read(slot, area.first + at / SECTOR, BLOCK, platform, machine);
-        let copies = layout::RECORDS.map(|at| read(at).unwrap_or_default());
+        let mut read = |at: u64, length: usize| {
+            disk_transfer::read(slot, area.first + at / SECTOR, length, arena, clock)
+        };
+        let copies = layout::RECORDS.map(|at| read(at, BLOCK).unwrap_or_default());
         let (record, older) = newest([&copies[0], &copies[1]])?;
         let length = area.sectors * SECTOR;
+        let notes = layout::NOTES.map(|at| read(at, NOTE).unwrap_or_default());
         let held = [Slot::A, Slot::B].map(|slot| {
-            let header = read(layout::slot_start(length, slot)).ok()?;
+            let header = read(layout::slot_start(length, slot), BLOCK).ok()?;
             Header::parse(&header).ok()
         });
-        let buffer = platform.arena().alloc(PIECE, BLOCK)?;
+        let buffer = arena.alloc(PIECE, BLOCK)?;
         let io = DiskIo::new(slot.geometry, area, buffer)?;
         let booted = Booted::of(command_line);
-        let now = machine.now();
+        let now = clock.now();
         let trial = booted.filter(|booted| booted.trial && record.trial == Some(booted.slot));
         let mut upgrade = Box::new(Upgrade {
             disk,
@@ -140,6 +156,8 @@ impl Upgrade {
             record,
             older,
             held,
+            noted: Noted::read([&notes[0], &notes[1]]),
+            in_force: Vec::new(),
             booted,
             confirm_at: trial.map(|_| now + CONFIRM),
             gives_up_at: now + GIVES_UP,
@@ -235,6 +253,7 @@ impl Upgrade {
             Work::Nothing => (None, false),
             Work::Record { .. } => self.poll_record(disks, now),
             Work::Install(_) => (self.poll_install(disks), false),
+            Work::Note { .. } => (self.poll_note(disks), false),
         }
     }
 
@@ -264,10 +283,33 @@ impl Upgrade {
 
     fn install_is_over(&mut self, disks: &mut [DiskSlot]) {
         if let Some(Install { slot, header, was_ready, .. }) = self.end_install(disks) {
+            let made = header.as_ref().map_or(0, |header| header.made);
             self.held[slot as usize] = header;
-            self.record.try_once(slot, was_ready);
-            self.write_record(Then::Restart);
+            let (place, note) = self.noted.replace(made, core::mem::take(&mut self.in_force));
+            // The buffer has room for it.
+            let _ = self.io.buffer().write(0, &note[..]);
+            self.io.begin(Operation::Write, place, NOTE);
+            self.work = Work::Note { flushes: false, slot, was_ready };
         }
+    }
+
+    fn poll_note(&mut self, disks: &mut [DiskSlot]) -> Option<Progress> {
+        let disk = disks.get_mut(self.disk)?;
+        let result = self.io.poll(&mut disk.disk)?;
+        let Work::Note { flushes, slot, was_ready } = &mut self.work else { return None };
+        let (slot, was_ready) = (*slot, *was_ready);
+        if result.is_ok() && !core::mem::replace(flushes, true) {
+            self.io.flush();
+            return None;
+        }
+        if let Err(why) = result {
+            self.work = Work::Nothing;
+            let told = format!("{} {why}: what boots is what booted before", disk.name);
+            return Some(Progress::Done(Err(told)));
+        }
+        self.record.try_once(slot, was_ready);
+        self.write_record(Then::Restart);
+        None
     }
 
     /// Nothing more is written. What was in the slot is not there any more.
@@ -338,8 +380,8 @@ impl Upgrade {
         }
         if !core::mem::replace(&mut self.waits, true) {
             log::warn!(
-                "upgrade: not ready, as what ran before was: {why}. It has until {} s after its start, or `upgrade confirm`",
-                GIVES_UP.as_secs()
+                "upgrade: trial not ready: {why}. Rolls back in {} s unless ready or `upgrade confirm`",
+                self.gives_up_at.since(now).as_secs()
             );
         }
         self.confirm_at = Some(now + LOOKS);
@@ -370,7 +412,7 @@ impl Service for Upgrade {
                 Source::Http(fetch) => fetch.until(),
                 Source::Disk(..) | Source::Ended => None,
             },
-            Work::Nothing | Work::Record { .. } => None,
+            Work::Nothing | Work::Record { .. } | Work::Note { .. } => None,
         };
         Instant::first([fetch, self.confirm_at])
     }
@@ -384,6 +426,10 @@ pub(super) struct Terms {
     pub unsaved: bool,
     /// The appliance does all that it is configured to do.
     pub is_ready: bool,
+    /// What is open to whom by the configuration that the next start reads.
+    pub in_force: Vec<String>,
+    /// When the commit that runs was made.
+    pub committed: u64,
     /// Of random numbers.
     pub seed: u16,
     pub now: Instant,
@@ -400,6 +446,11 @@ impl Upgrade {
     /// Whether what ran before the trial did all that it was configured to do.
     pub fn was_ready(&self) -> bool {
         self.record.was_ready
+    }
+
+    /// What was in force when the release on trial was ordered, and is not any more.
+    pub fn missing(&self, in_force: &[String]) -> Vec<String> {
+        self.noted.missing(in_force)
     }
 
     /// The image on trial has run for long enough: it counts if it is ready, or if what ran before was not either.
@@ -432,7 +483,7 @@ impl Upgrade {
     pub fn order(
         &mut self,
         words: &[&str],
-        terms: &Terms,
+        terms: Terms,
         disks: &mut [DiskSlot],
     ) -> Result<Managed, String> {
         if terms.saves || self.is_busy() {
@@ -449,7 +500,7 @@ impl Upgrade {
             );
         };
         if terms.unsaved && !force {
-            return Err("there are changes that were not saved, and an upgrade restarts: `save` first, or `upgrade … force`".into());
+            return Err(UNSAVED.into());
         }
         if self.confirm_at.is_some() {
             return Err("what runs is on trial: `upgrade confirm` first, or wait".into());
@@ -462,8 +513,7 @@ impl Upgrade {
         }
         let runs = self.booted.map(|booted| booted.slot);
         let slot = runs.or(self.record.current).map_or(Slot::A, Slot::other);
-        let header = runs.and_then(|runs| self.held[runs as usize].as_ref());
-        let not_before = header.filter(|_| !force).map_or(0, |header| header.made);
+        let not_before = if force { 0 } else { self.not_before(terms.committed) };
         let source = match from.contains("://") {
             true => Source::Http(Box::new(Fetch::new(from, terms.seed, terms.now)?)),
             false => {
@@ -480,8 +530,15 @@ impl Upgrade {
         };
         let install = Install::new(source, slot, key, not_before, terms.is_ready, self.io.buffer());
         self.work = Work::Install(Box::new(install));
+        self.in_force = terms.in_force;
         self.ending = None;
         Ok(Managed::Started)
+    }
+
+    /// The latest time at which anything was made that is, or ever was, taken on this disk, or is running.
+    fn not_before(&self, committed: u64) -> u64 {
+        let held = self.held.iter().flatten().map(|header| header.made);
+        held.chain([self.noted.made, committed]).max().unwrap_or(0)
     }
 }
 

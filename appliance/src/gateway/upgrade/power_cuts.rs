@@ -164,6 +164,8 @@ fn ordered(disk: &Shared, source: &Shared, buffer: Window, made: u64) -> (Upgrad
         record,
         older,
         held: [None, None],
+        noted: Noted::default(),
+        in_force: vec!["export a of v".into()],
         booted: None,
         confirm_at: None,
         gives_up_at: Instant::ZERO,

@@ -82,8 +82,8 @@ pub(super) struct Exchanges {
 }
 
 impl Exchanges {
-    pub fn new(seed: u64) -> Self {
-        Exchanges { over: Vec::new(), has_news: true, rng: ChaCha12Rng::seed_from_u64(seed) }
+    pub fn new(seed: [u8; 32]) -> Self {
+        Exchanges { over: Vec::new(), has_news: true, rng: ChaCha12Rng::from_seed(seed) }
     }
 
     /// The first sequence number for a peer: the configured one, which others may have been told before.

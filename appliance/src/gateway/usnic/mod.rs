@@ -73,6 +73,9 @@ pub(super) struct Usnic {
     /// Bytes of memory of the engine, and what of it is there for messages of MPI that come in parts.
     memory: usize,
     budget: Budget,
+    /// Which process comes first with messages that wait for that, and when it is looked for what is not used of it.
+    turn: usize,
+    reclaims: Option<Instant>,
     /// What rules have of it.
     ends: UsnicEnds,
 }
@@ -111,6 +114,8 @@ impl Usnic {
             grants: endpoints,
             ..usnic::Config::default()
         };
+        let mut seed = [0; 32];
+        rng.fill_bytes(&mut seed);
         let mut this = Usnic {
             engine: Engine::new(limits, memory, rng.next_u64(), now),
             interfaces: Vec::new(),
@@ -120,9 +125,11 @@ impl Usnic {
             arena: arena.share(),
             refusals: Refusals::default(),
             order: None,
-            exchanges: Exchanges::new(rng.next_u64()),
+            exchanges: Exchanges::new(seed),
             memory: size,
             budget: ob1::budget(size),
+            turn: 0,
+            reclaims: None,
             ends: UsnicEnds::new(size / 4),
         };
         for wanted in &config.usnic {
@@ -211,7 +218,7 @@ impl UdpEngine for Usnic {
     }
 
     fn receive(&mut self, port: usize, datagram: &Datagram<'_>, now: Instant) {
-        let Datagram { from, to, payload } = *datagram;
+        let Datagram { from, to, payload, .. } = *datagram;
         let is_it = |one: &Interface| {
             one.port == port
                 && one.ours.address == *to.ip()
@@ -251,7 +258,7 @@ impl UdpEngine for Usnic {
     }
 
     fn deadline(&mut self) -> Option<Instant> {
-        self.engine.deadline()
+        Instant::first([self.engine.deadline(), self.reclaims])
     }
 
     fn rules<'a>(&'a mut self, touched: &'a mut bool, now: Instant) -> Option<UsnicTransport<'a>> {

@@ -3,15 +3,19 @@
 use super::process::Process;
 use super::{Peer, Usnic};
 use core::net::IpAddr;
+use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use management::status::UsnicCounts;
 use net::refusal::Refusal;
 use std::collections::VecDeque;
-use usnic::ob1::Refused;
+use usnic::ob1::{Refused, Turn};
 use usnic::{EndpointId, Engine, Failure, Received, SendError, State, Stripe};
 
 /// Cookies of messages that go back begin with this; those of PUTs are numbers below.
 const ECHO: u64 = 1 << 63;
+
+/// How often it is looked for memory that is set aside and not used, while somebody waits for some.
+const RECLAIM: Duration = Duration::from_secs(1);
 
 /// What is remembered of a peer.
 #[derive(Default)]
@@ -127,6 +131,7 @@ impl Usnic {
     pub(super) fn serve(&mut self, now: Instant) -> usize {
         let mut done = 0;
         let free = self.budget.free();
+        self.budget.set_time(now);
         while let Some(endpoint) = self.engine.next_news() {
             let Some(place) = self.place_of_endpoint(endpoint) else { continue };
             if self.ends.handle(&mut self.engine, endpoint) {
@@ -135,7 +140,8 @@ impl Usnic {
             }
             done += self.serve_one(place, endpoint, now);
         }
-        if self.budget.free() > free {
+        let waits = self.budget.take_waits() || self.reclaims.is_some();
+        if waits || self.budget.free() > free {
             self.admit_waiting(now);
         }
         done
@@ -194,19 +200,62 @@ impl Usnic {
         done
     }
 
-    /// There is memory again for messages of MPI that come in parts: those that wait for it are asked for.
+    /// Messages of MPI that come in parts may be asked for which wait for memory, each peer in its turn: one for which there
+    /// is too little comes first the next time. What others have set aside and does not use is taken back meanwhile.
     #[cold]
     fn admit_waiting(&mut self, now: Instant) {
-        let Usnic { engine, processes, budget, .. } = self;
-        for process in processes.iter_mut().flatten() {
-            if let Some(mirror) = &mut process.mirror
-                && mirror.under_way().1 > 0
+        if self.reclaims.is_some_and(|at| at <= now) {
+            self.take_back(now);
+        }
+        let Usnic { engine, processes, budget, turn, .. } = self;
+        let (count, first) = (processes.len(), *turn);
+        for place in (0..count).map(|n| (first + n) % count) {
+            let Some(Process { mirror: Some(mirror), paths, .. }) =
+                processes.get_mut(place).and_then(Option::as_mut)
+            else {
+                continue;
+            };
+            let before = mirror.under_way().1;
+            let came = if before > 0 { mirror.admit(budget) } else { Turn::Done };
+            if before > mirror.under_way().1 {
+                mirror.send(engine, paths, now);
+                *turn = place + 1;
+            }
+            if came == Turn::Waits {
+                *turn = place;
+                break;
+            }
+        }
+        let waits = processes.iter().any(waits);
+        self.budget.set_contended(waits);
+        let next = self.reclaims.filter(|at| *at > now).unwrap_or(now + RECLAIM);
+        self.reclaims = waits.then_some(next);
+    }
+
+    /// Takes back what peers have set aside and does not go on, while others wait.
+    fn take_back(&mut self, now: Instant) {
+        let Usnic { engine, processes, budget, peers, refusals, .. } = self;
+        let waiting = processes.iter().filter(|it| waits(it)).count();
+        for (place, process) in processes.iter_mut().enumerate() {
+            let others = waiting - usize::from(waits(process));
+            if let Some(Process { mirror: Some(mirror), paths, .. }) = process
+                && others > 0
+                && mirror.give_up_overdue(budget) > 0
             {
-                mirror.admit(budget);
-                mirror.send(engine, &mut process.paths, now);
+                mirror.send(engine, paths, now);
+                let peer = peers.iter().find(|peer| peer.process == Some(place));
+                if let Some(peer) = peer {
+                    refusals.push(peer.refusal(Refused::Overdue));
+                }
             }
         }
     }
+}
+
+/// Whether messages of a process wait for memory.
+fn waits(process: &Option<Process>) -> bool {
+    let mirror = process.as_ref().and_then(|process| process.mirror.as_ref());
+    mirror.is_some_and(|mirror| mirror.under_way().1 > 0)
 }
 
 impl Peer {

@@ -4,6 +4,7 @@ use crate::config;
 use crate::gateway::plane::{DataPlane, Settings};
 use crate::gateway::ports::PlanePort;
 use crate::gateway::storage::Storage;
+use crate::randomness::EntropySources;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{
@@ -117,13 +118,14 @@ fn plane(ends: Arc<Mutex<Ends>>, now: Instant) -> DataPlane {
     let local = PortAddresses { mac: OUR_MAC, v4: [OURS].into(), v6: Vec::new() };
     let port = PlanePort::new("net0".into(), Box::new(cable), false);
     let mut arena = Arena::on_heap(64 << 20);
+    let (entropy, seed) = (EntropySources::NONE, [7; 32]);
     let settings =
-        Settings { config: config.clone(), arena: arena.share(), seed: [7; 32], storage: None };
+        Settings { config: config.clone(), arena: arena.share(), seed, entropy, storage: None };
     let mut plane = DataPlane::new(settings, vec![port], Vec::new(), Default::default(), now);
     plane.is_alone = true;
     plane.set_addresses(0, &local);
     let stack = plane.rdma_stack.as_mut().unwrap();
-    stack.providers.roce.learn_neighbour(HOST.into(), HOST_MAC);
+    stack.providers.roce.pin_neighbour(0, HOST.into(), HOST_MAC);
     let provider = Some(&mut stack.providers);
     plane.storage =
         Storage::new(&config, &mut [], &mut arena, provider, &mut *plane.rng, now, || false);
@@ -139,7 +141,7 @@ impl Lab {
         let mut rng = ChaCha12Rng::from_seed([8; 32]);
         let port = PortConfig { mac: HOST_MAC, addresses: vec![HOST.into()], mtu: 1500 };
         let mut roce = Roce::new(port, Limits::default(), &mut rng);
-        roce.learn_neighbour(OURS.into(), OUR_MAC);
+        roce.pin_neighbour(0, OURS.into(), OUR_MAC);
         let mut arena = Arena::on_heap(64 << 20);
         let data = arena.alloc(4096, 4096).unwrap();
         let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };

@@ -278,10 +278,7 @@ pub fn the_log_names_who_ended_a_path() {
     world.run();
     assert_eq!(cause(&mut world), CloseReason::Refused);
     for (cause, said) in [
-        (
-            unheard,
-            "no ACKs from the client: host down, or packets of up to 4 KiB do not pass (MTU)",
-        ),
+        (unheard, "no ACKs from the client: host down, or packets of 4 KiB do not pass (MTU)"),
         (forger, "our queue pair refused a request of the client, and failed"),
         (by_client, "disconnected by the client"),
         (by_operator, "disconnected by the operator"),

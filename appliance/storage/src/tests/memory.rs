@@ -229,6 +229,33 @@ pub fn a_host_has_as_many_sessions_and_as_much_memory_as_it_may() {
     world.open(other, "ram0", AccessMode::ReadWrite).unwrap();
 }
 
+/// With the limits that are shipped, a host opens all the sessions that it can: another has memory, and a place, all the same.
+#[test]
+fn greedy_host_leaves_sessions_and_memory_to_others() {
+    let mut world = World::new(World::small(true), 64 << 20);
+    let let_in = (0..64).filter(|&n| knock(&mut world, &request(n).emit()).is_none()).count();
+    assert_eq!((let_in, reasons(&mut world).pop()), (32, Some("sessions_per_host")));
+    assert_eq!(knock_from(&mut world, host(1), &request(99).emit()), None, "others may");
+
+    let mut world = World::new(World::small(true), 2 << 20);
+    let memory = world.arena.available() as u64;
+    for n in 0..16 {
+        let client = Client::new(
+            rtrs::client::Config { max_reconnect_attempts: Some(0), ..Default::default() },
+            rtrs::Name::new(&std::format!("s{n}")).unwrap(),
+            context!(world, host),
+        );
+        world.clients.push(client.unwrap());
+        let number = world.clients.len() - 1;
+        world.add_path(number, World::address(0));
+    }
+    let promised = world.server.transport().promised();
+    assert!((memory / 2..=memory / 4 * 3).contains(&promised), "{promised} of {memory}");
+    assert_eq!(reasons(&mut world).pop(), Some("memory_per_host"));
+    let other = world.connect("another");
+    world.open(other, "ram0", AccessMode::ReadWrite).unwrap();
+}
+
 #[test]
 pub fn chunks_that_are_written_and_never_announced_are_taken_back_when_memory_is_short() {
     let config = Config { oversubscribe: 8, ..World::small(true) };

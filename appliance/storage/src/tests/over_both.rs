@@ -58,7 +58,7 @@ impl Both {
             let mac = [0x52, 0x54, 0, 0, 0, n];
             let port = PortConfig { mac, addresses: std::vec![network(n)], mtu: 1500 };
             let mut roce = Roce::new(port, limits, &mut rng);
-            roce.learn_neighbour(network(3 - n), [0x52, 0x54, 0, 0, 0, 3 - n]);
+            roce.pin_neighbour(0, network(3 - n), [0x52, 0x54, 0, 0, 0, 3 - n]);
             let ntrdma = (0..).zip(&bridges).map(|(at, bridge)| {
                 let config = Config::new(n.into(), behind_bridge(at, n), behind_bridge(at, 3 - n));
                 let config = Config { layout: LAYOUT, regions: 4096, ..config };

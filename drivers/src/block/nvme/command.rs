@@ -40,6 +40,8 @@ pub enum Identify {
     Controller,
     /// The active namespaces whose numbers are larger than this one.
     Namespaces(u32),
+    /// Namespace Identification Descriptors of a namespace (since 1.3).
+    Descriptors(u32),
 }
 
 /// A command without an identifier. `prps` are the two entries of its data, `dwords` those from 10 on.
@@ -62,6 +64,7 @@ pub fn identify(what: Identify, into: u64) -> Command {
         Identify::Namespace(nsid) => (0, nsid),
         Identify::Controller => (1, 0),
         Identify::Namespaces(after) => (2, after),
+        Identify::Descriptors(nsid) => (3, nsid),
     };
     command(IDENTIFY, nsid, [into, 0], [cns, 0, 0])
 }

@@ -4,7 +4,7 @@ use super::admin::Work;
 use super::command::{self, Identify};
 use super::controller::Controller;
 use super::error::Error;
-use super::identify::Namespace;
+use super::identify::{self, Namespace};
 use super::log_page::{self, SmartLog};
 use super::queue::Command;
 use crate::hal::Clock;
@@ -16,6 +16,8 @@ use core::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Most namespaces that are used: what places for requests, and names, there are for.
 const MOST_NAMESPACES: usize = 64;
+/// Since this version there are namespace identification descriptors: 1.3.
+const DESCRIPTORS: u32 = 0x0001_0300;
 /// NSIDs in a list (5.15.2.3).
 const LISTED: usize = 1024;
 
@@ -78,9 +80,32 @@ pub fn namespaces(controller: &mut Controller, clock: &dyn Clock) -> Result<Vec<
                 Namespace::read(&page, identity).map_err(|why| why.to_string())
             }
         };
+        let shape = match shape {
+            Ok(shape) => command_set(controller, nsid, clock)?.map(|()| shape),
+            unusable => unusable,
+        };
         found.push((nsid, shape));
     }
     Ok(found)
+}
+
+/// Whether a namespace is of the NVM command set, which is in doubt only where the controller can say so: one of before
+/// 1.3 is not asked, and one that refuses the question has no other.
+fn command_set(
+    controller: &mut Controller,
+    nsid: u32,
+    clock: &dyn Clock,
+) -> Result<Result<(), String>, Error> {
+    let registers = &controller.pair.registers;
+    if registers.version() < DESCRIPTORS && !registers.capabilities().has_command_sets {
+        return Ok(Ok(()));
+    }
+    let page = controller.admin.page();
+    let identify = command::identify(Identify::Descriptors(nsid), page.bus_address());
+    match ask(controller, "Identify (namespace descriptors)", identify, clock)? {
+        Err(_) => Ok(Ok(())),
+        Ok(()) => Ok(identify::command_set(&page).map_err(|why| why.to_string())),
+    }
 }
 
 /// NSIDs of the active namespaces; of a controller that does not list them (before 1.1), all that it may have.

@@ -91,6 +91,8 @@ pub enum Unusable {
     Size(u64),
     /// The controller takes so many bytes in a transfer, less than a block.
     Transfer(u32),
+    /// It is of this command set (CSI), which is not NVM.
+    CommandSet(u8),
 }
 
 impl fmt::Display for Unusable {
@@ -117,8 +119,39 @@ impl fmt::Display for Unusable {
                 "the drive takes transfers of {bytes} bytes, as it says, less than one block: it is \
                  broken"
             ),
+            Unusable::CommandSet(csi) => {
+                let set = match csi {
+                    1 => "key value",
+                    2 => "zoned",
+                    3 => "subsystem local memory",
+                    4 => "computational programs",
+                    _ => "an unknown",
+                };
+                write!(
+                    f,
+                    "the namespace is of {set} command set (CSI {csi}), and only those of the NVM command set are \
+                     volumes: create one (`nvme create-ns --csi=0`), or use another namespace"
+                )
+            }
         }
     }
+}
+
+/// The command set of a namespace by its identification descriptors (NVMe 2.0, 4.1.5.2): NVM, unless one of them names
+/// another.
+pub fn command_set(page: &Window) -> Result<(), Unusable> {
+    const CSI: u8 = 4;
+    let mut at = 0;
+    while let Ok([kind, length]) = page.read_array::<2>(at) {
+        if kind == 0 && length == 0 {
+            break;
+        }
+        match (kind, page.read_array::<1>(at + 4)) {
+            (CSI, Ok([csi])) if csi != 0 => return Err(Unusable::CommandSet(csi)),
+            _ => at += 4 + usize::from(length),
+        }
+    }
+    Ok(())
 }
 
 /// A namespace, as far as it is used.
@@ -254,6 +287,29 @@ mod tests {
         assert_eq!(refused((132, &[8, 0, 12])), Unusable::Metadata(8));
         assert_eq!(refused((134, &[8])), Unusable::Block(8));
         assert_eq!(refused((134, &[17])), Unusable::Block(17));
+    }
+
+    #[test]
+    fn a_command_set_is_read_wherever_its_descriptor_stands() {
+        let eui = [1, 8, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let uuid = [&[3, 16, 0, 0][..], &[4; 16]].concat();
+        let csi = |csi: u8| [4, 1, 0, 0, csi];
+        for (list, expected) in [
+            (std::vec![], Ok(())),
+            (eui.to_vec(), Ok(())),
+            (uuid.clone(), Ok(())),
+            (csi(0).to_vec(), Ok(())),
+            (csi(2).to_vec(), Err(Unusable::CommandSet(2))),
+            ([&eui[..], &uuid, &csi(1)].concat(), Err(Unusable::CommandSet(1))),
+            ([&csi(0)[..], &csi(2)].concat(), Err(Unusable::CommandSet(2))),
+            // A list that does not end.
+            ([0xfe, 0xff, 0, 0].repeat(1024), Ok(())),
+            ([9, 0, 0, 0].repeat(1024), Ok(())),
+        ] {
+            assert_eq!(command_set(&page(&[(0, &list)])), expected, "{:?}", list.get(..20));
+        }
+        // It is named.
+        assert!(std::format!("{}", Unusable::CommandSet(2)).contains("of zoned command set"));
     }
 
     proptest! {

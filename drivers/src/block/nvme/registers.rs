@@ -71,6 +71,8 @@ pub struct Capabilities {
     pub stride: usize,
     /// Bytes of a page of memory, as log2.
     pub page_shift: u32,
+    /// Namespaces may be of command sets other than NVM (CAP.CSS bit 6).
+    pub has_command_sets: bool,
 }
 
 impl Capabilities {
@@ -94,7 +96,9 @@ impl Capabilities {
         }
         let timeout = Duration::from_millis(500) * field(24, 8).max(1);
         let stride = 4 << field(32, 4);
-        Ok(Capabilities { entries, timeout: timeout.min(MOST_TIMEOUT), stride, page_shift })
+        let has_command_sets = field(43, 1) != 0;
+        let timeout = timeout.min(MOST_TIMEOUT);
+        Ok(Capabilities { entries, timeout, stride, page_shift, has_command_sets })
     }
 }
 

@@ -37,9 +37,15 @@ pub fn geometry(transport: &dyn Transport, agreed: Agreed) -> Result<Geometry, E
     read_config(transport, |config| parse(config, agreed)).ok_or(Error::Config("generation"))?
 }
 
-/// Capacity alone, in sectors.
-pub fn capacity(transport: &dyn Transport) -> Option<u64> {
-    read_config(transport, read_capacity)
+/// Capacity alone, in sectors: those in whole blocks of `block` bytes.
+pub fn capacity(transport: &dyn Transport, block: u32) -> Option<u64> {
+    read_config(transport, read_capacity).map(|sectors| whole_blocks(sectors, block))
+}
+
+/// Sectors that are in whole blocks: a device may count more, which nobody can read.
+fn whole_blocks(sectors: u64, block: u32) -> u64 {
+    let per_block = u64::from((block / SECTOR).max(1));
+    sectors / per_block * per_block
 }
 
 fn read_capacity(config: &dyn Registers) -> u64 {
@@ -72,8 +78,9 @@ fn parse(config: &dyn Registers, agreed: Agreed) -> Result<Geometry, Error> {
     if max_transfer == 0 {
         return Err(Error::Config("segment size"));
     }
-    let max_discard_sectors = read_if(DISCARD, AT_DISCARD_SECTORS);
-    let max_write_zeroes_sectors = read_if(WRITE_ZEROES, AT_ZEROES_SECTORS);
+    let whole = |sectors: u32| whole_blocks(sectors.into(), logical_block) as u32;
+    let max_discard_sectors = whole(read_if(DISCARD, AT_DISCARD_SECTORS));
+    let max_write_zeroes_sectors = whole(read_if(WRITE_ZEROES, AT_ZEROES_SECTORS));
     let granularity = read_if(DISCARD, AT_DISCARD_ALIGNMENT).max(1);
     let volatile =
         agreed.has(FLUSH) && (!agreed.has(CONFIG_WCE) || config.read8(AT_WRITEBACK) != 0);
@@ -83,7 +90,7 @@ fn parse(config: &dyn Registers, agreed: Agreed) -> Result<Geometry, Error> {
     features.set(Features::DISCARD, max_discard_sectors > 0);
     features.set(Features::WRITE_ZEROES, max_write_zeroes_sectors > 0);
     Ok(Geometry {
-        sectors,
+        sectors: whole_blocks(sectors, logical_block),
         logical_block,
         physical_block,
         max_transfer,

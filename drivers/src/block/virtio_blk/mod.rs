@@ -334,7 +334,8 @@ impl Disk for VirtioBlk {
     }
 
     fn capacity_changed(&mut self) -> bool {
-        if self.broken || config::capacity(&*self.transport) == Some(self.geometry.sectors) {
+        let Geometry { sectors, logical_block, .. } = self.geometry;
+        if self.broken || config::capacity(&*self.transport, logical_block) == Some(sectors) {
             return false;
         }
         match config::geometry(&*self.transport, self.agreed) {

@@ -331,6 +331,43 @@ fn a_resized_disk_is_noticed() {
     assert_eq!(disk.geometry().sectors, 4096);
 }
 
+/// Sizes that end within a block of 4 KiB: the tail is not offered, and a change of it is none.
+#[test]
+fn a_size_that_is_no_multiple_of_the_block_offers_whole_blocks() {
+    for (sectors, whole) in [(2048, 2048), (2049, 2048), (2055, 2048), (7, 0), (0, 0)] {
+        let (mut machine, model, disk) = open_with(ALL, 64, |c| {
+            c[..8].copy_from_slice(&u64::to_le_bytes(sectors));
+            c[20..24].copy_from_slice(&4096u32.to_le_bytes());
+            c[36..40].copy_from_slice(&1023u32.to_le_bytes());
+            c[48..52].copy_from_slice(&u32::MAX.to_le_bytes());
+        });
+        let mut disk = disk.unwrap();
+        let shape = disk.geometry();
+        assert_eq!((shape.sectors, shape.logical_block), (whole, 4096));
+        assert_eq!(
+            (shape.max_discard_sectors, shape.max_write_zeroes_sectors),
+            (1016, u32::MAX - 7)
+        );
+        assert!(!disk.capacity_changed());
+        let data = buffer(&mut machine, 4096);
+        let read = |sector| request(1, Operation::Read, sector, data);
+        assert_eq!(disk.submit(&read(whole)), Err(SubmitError::Range));
+        let half = data.slice(0, 512).unwrap();
+        assert!(disk.submit(&request(1, Operation::Read, whole, half)).is_err());
+        // It grows by less than a block, and by one and a half.
+        for (more, grown) in [(3, whole), (12, whole + 8)] {
+            let sectors: u64 = whole + more;
+            model.state().config[..8].copy_from_slice(&sectors.to_le_bytes());
+            model.state().generation += 1;
+            assert_eq!(disk.capacity_changed(), grown != whole, "{sectors}");
+            assert_eq!(disk.geometry().sectors, grown);
+            assert!(!disk.capacity_changed());
+        }
+        disk.submit(&read(whole)).unwrap();
+        assert_eq!(disk.submit(&read(whole + 8)), Err(SubmitError::Range));
+    }
+}
+
 #[test]
 fn a_status_that_was_never_written_breaks_the_disk() {
     let (mut machine, model, mut disk) = open(ALL, 64);

@@ -2,7 +2,7 @@
 //! of the slots, so that none keeps another waiting.
 
 use super::command::{Answer, CAPACITY, Capacity, Cdb, RESPONSE_NONE, read_capacity};
-use super::discover::Unit;
+use super::discover::{Unit, numbers};
 use crate::hal::{Arena, Completion, DiskError, Geometry, Notice, Window};
 use crate::virtio::{
     Descriptor, Error, Live, Ring, Setup, Taken, Transport, Vigil, read_config, reset,
@@ -499,8 +499,10 @@ impl Controller {
             let (kind, rest) = event.split_at(4);
             let kind = u32::from_le_bytes(kind.try_into().unwrap_or_default());
             let missed = read.is_err() || kind & EVENT_MISSED != 0;
+            let of = numbers(rest);
             for unit in &mut self.units {
-                let told = kind == EVENT_PARAMETERS && rest[..4] == unit.address[..4];
+                let is_its = of.is_some() && of == numbers(&unit.address);
+                let told = kind & !EVENT_MISSED == EVENT_PARAMETERS && is_its;
                 unit.look_again |= missed || told;
             }
             events.offer(head);

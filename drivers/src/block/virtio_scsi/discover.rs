@@ -36,6 +36,14 @@ fn address(target: u8, lun: u16) -> [u8; 8] {
     [1, target, high | 0x40, low, 0, 0, 0, 0]
 }
 
+/// Target and LUN of an address, in either of the forms for LUNs of one level: peripheral, which QEMU uses in events for
+/// LUNs below 256, or flat space.
+pub fn numbers(address: &[u8]) -> Option<(u8, u16)> {
+    let &[1, target, high, low, ..] = address else { return None };
+    let lun = u16::from_be_bytes([high & 0x3f, low]);
+    matches!(high >> 6, 0 | 1).then_some((target, lun))
+}
+
 /// A conversation with one controller.
 struct Talk<'a> {
     controller: &'a mut Controller,
@@ -136,6 +144,8 @@ impl Pages {
         let unmaps = self.provisioning[5] & 0x80 != 0;
         let most_unmap = if unmaps { be32(&self.limits, 20) } else { 0 };
         let granularity = be32(&self.limits, 28).max(1);
+        // Whole blocks, also where the unit names no limit.
+        let most = u32::MAX / per_block;
         let fills = self.provisioning[5] & 0x40 != 0 && block as usize <= MOST_ZEROES;
         let most_same = u64::from(be32(&self.limits, 36)) << 32 | u64::from(be32(&self.limits, 40));
         let most_same = if most_same == 0 { MOST_WRITE_SAME } else { most_same };
@@ -152,9 +162,9 @@ impl Pages {
             logical_block: block,
             physical_block: if physical <= MOST_TRANSFER { physical } else { block },
             max_transfer,
-            max_discard_sectors: most_unmap.saturating_mul(per_block),
+            max_discard_sectors: most_unmap.min(most) * per_block,
             discard_granularity: granularity.saturating_mul(block),
-            max_write_zeroes_sectors: most_same.saturating_mul(per_block),
+            max_write_zeroes_sectors: most_same.min(most) * per_block,
             features,
         }
     }

@@ -429,15 +429,18 @@ fn a_controller_that_stands_still_is_told_again() {
 
 #[test]
 fn a_disk_that_grows_says_so_by_an_event_or_with_its_next_request() {
-    for (features, event) in [(MODERN | CHANGE, true), (MODERN, false)] {
+    // LUN 0 in flat space, as the driver names it, and in the peripheral form, as QEMU does.
+    for (features, event) in
+        [(MODERN | CHANGE, Some(0x40)), (MODERN | CHANGE, Some(0)), (MODERN, None)]
+    {
         let (mut machine, model, player, mut disks) = set_up(features);
         let data = buffer(&mut machine, 512);
         assert!(!disks[0].disk.capacity_changed());
         player.with((0, 0), |lun| lun.bytes.resize(4096 * 512, 0));
-        if event {
+        if let Some(method) = event {
             let mut device = model.state();
             let chain = device.pop(1).unwrap();
-            let event = [3, 0, 0, 0, 1, 0, 0x40, 0, 0, 0, 0, 0, 0x2a, 9, 0, 0];
+            let event = [3, 0, 0, 0, 1, 0, method, 0, 0, 0, 0, 0, 0x2a, 9, 0, 0];
             let written = device.scatter(&chain, &event);
             device.push(1, chain.head, written);
         } else {

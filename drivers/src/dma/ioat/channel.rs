@@ -7,12 +7,12 @@
 
 use super::Error;
 use super::registers::{
-    ACTIVE, ADDRESS, CHAIN, COMMAND, COMPLETION, CONFIG_ERRORS, CONTROL, COUNT, DESCRIPTOR, DONE,
-    ERRORS, FENCE, HALTED, NULL, RESET, RUN, STATE, STATUS, SUSPEND, WRITE_COMPLETION,
+    ACTIVE, ADDRESS, CHAIN, COMMAND, COMPLETION, CONTROL, COUNT, DESCRIPTOR, DONE, ERRORS, FENCE,
+    HALTED, NULL, RESET, RUN, STATE, STATUS, SUSPEND, WRITE_COMPLETION,
 };
 use crate::dma::{Channel, ChannelCounters, Health, LONGEST};
 use crate::hal::{Arena, Clock, Instant, Registers, Window};
-use crate::pci::Function;
+use crate::pci::{Function, OwnRegister};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -195,8 +195,8 @@ impl IoatChannel {
         let errors = self.registers.read32(ERRORS);
         self.registers.write32(ERRORS, errors);
         if self.settings.version < 0x33 {
-            let errors = self.function.read32(CONFIG_ERRORS);
-            self.function.write_own32(CONFIG_ERRORS, errors);
+            let errors = self.function.read32(OwnRegister::IOAT_ERRORS.offset());
+            self.function.write_own32(OwnRegister::IOAT_ERRORS, errors);
         }
         errors
     }

@@ -43,9 +43,6 @@ pub const HALTED: u64 = 3;
 /// Bits of the address.
 pub const ADDRESS: u64 = !0x3f;
 
-/// Configuration space: errors once more, which versions before 3.3 want cleared there as well.
-pub const CONFIG_ERRORS: u16 = 0x180;
-
 /// Bytes of a descriptor: size and control, source, target, the next one's address.
 pub const DESCRIPTOR: usize = 64;
 /// Control of a descriptor, in the upper half of its first word.

@@ -9,7 +9,7 @@
 use super::Error;
 use super::chip::Chip;
 use crate::ethernet::ETHERNET;
-use crate::hal::{Arena, Cells, Frame, Registers, Window};
+use crate::hal::{Arena, Cells, Frame, FrameMemory, Registers, Window};
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -46,7 +46,7 @@ pub struct Receiver {
     ring: Window,
     descriptors: Cells<[AtomicU64; 2]>,
     words: Cells<AtomicU64>,
-    memory: Window,
+    memory: FrameMemory,
     /// The register of the tail.
     tail: usize,
     /// Bits of frames that are damaged, and of the end of one.
@@ -90,6 +90,8 @@ impl Receiver {
         };
         let ring = alloc(entries * DESCRIPTOR)?;
         let memory = alloc((entries + MOST_SPAN as usize) * BUFFER)?;
+        // SAFETY: just allocated. `taken` gives it back to the arena, and that only when this is gone.
+        let memory = unsafe { FrameMemory::new(memory) };
         let bytes = ring.len();
         let descriptors = Cells::new(&ring, 0, entries).ok_or(Error::NoMemory { bytes })?;
         let words = Cells::new(&ring, 0, 2 * entries).ok_or(Error::NoMemory { bytes })?;
@@ -148,7 +150,7 @@ impl Receiver {
     #[inline(always)]
     fn give_one(&mut self) {
         let index = self.index(self.given);
-        let address = self.memory.bus_address() + (index * BUFFER) as u64;
+        let address = self.memory.bus_address(index * BUFFER);
         self.descriptors.store(index, [address, 0]);
         self.given = self.given.wrapping_add(1);
     }
@@ -227,12 +229,11 @@ impl Receiver {
 
     /// A frame of `len` bytes that begins in the buffer of this index lies in one piece after this.
     #[inline(always)]
-    fn join(&self, index: usize, span: u32, len: usize) {
+    fn join(&mut self, index: usize, span: u32, len: usize) {
         let before = (self.entries as usize - index) * BUFFER;
         if span > 1 && len > before {
-            let rest = self.memory.slice(0, len - before).expect("shorter than the ring");
-            let end = self.entries as usize * BUFFER;
-            self.memory.write_window(end, &rest).expect("there is room for the longest");
+            let is_whole = self.memory.copy_first(self.entries as usize * BUFFER, len - before);
+            assert!(is_whole, "there is room for the longest");
         }
     }
 
@@ -312,18 +313,11 @@ impl Receiver {
     /// The first `len` bytes of the frame that begins in a buffer.
     ///
     /// # Safety
-    /// There is such a buffer, the frame's buffers hold so many bytes, and the device does not have them for as long as
-    /// the bytes are used.
+    /// The device does not have the frame's buffers for as long as the bytes are used.
     #[inline(always)]
     unsafe fn frame(&self, index: usize, len: usize) -> &[u8] {
-        debug_assert!(index * BUFFER + len <= self.memory.len());
-        // SAFETY: the window is mapped for its length, for ever, and has room for `entries` buffers and the longest
-        // frame; the caller promises the rest, and nobody else has a window to it. (A device that writes to memory it
-        // does not have breaks the promise of `Platform`; it could write anywhere, not just here.)
-        unsafe {
-            let start = self.memory.as_ptr().add(index * BUFFER);
-            core::slice::from_raw_parts(start.as_ptr(), len)
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.bytes(index * BUFFER, len) }
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@ use super::completions::{Completions, Done};
 use super::error::Error;
 use super::objects::Named;
 use crate::ethernet::{ETHERNET, OVERHEAD};
-use crate::hal::{Arena, Cells, Frame, Window};
+use crate::hal::{Arena, Cells, Frame, FrameMemory, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -31,7 +31,7 @@ pub struct Receiver {
     entries: Cells<[AtomicU64; 2]>,
     record: Window,
     pub completions: Completions,
-    memory: Window,
+    memory: FrameMemory,
     /// Bytes of a buffer.
     stride: usize,
     longest: usize,
@@ -68,7 +68,8 @@ impl Receiver {
         let bytes = ring.len();
         let completions = alloc(Completions::bytes(log).max(4096))?;
         let records = alloc(4096)?;
-        let memory = alloc(count * stride)?;
+        // SAFETY: just allocated. It goes back to the arena only when this is gone.
+        let memory = unsafe { FrameMemory::new(alloc(count * stride)?) };
         let part = |at| records.slice(at, 8).ok_or(Error::NoMemory { bytes: 8 });
         Ok(Receiver {
             ring,
@@ -117,7 +118,7 @@ impl Receiver {
         self.stop();
         self.record.fill(0);
         for index in 0..self.count as usize {
-            let address = self.memory.bus_address() + (index * self.stride) as u64;
+            let address = self.memory.bus_address(index * self.stride);
             let first = (self.stride as u64) << 32 | u64::from(key);
             self.entries.store(index, [first.swap_bytes(), address.swap_bytes()]);
         }
@@ -249,17 +250,12 @@ impl Receiver {
     /// The first `len` bytes of a buffer.
     ///
     /// # Safety
-    /// There is such a buffer, it holds so many bytes, and the device does not have it for as long as the bytes are used.
+    /// The device does not have the buffer for as long as the bytes are used.
     #[inline(always)]
     unsafe fn frame(&self, index: usize, len: usize) -> &[u8] {
         debug_assert!(index < self.count as usize && len <= self.stride);
-        // SAFETY: the window is mapped for its length, for ever, and has room for `count` buffers; the caller promises
-        // the rest, and nobody else has a window to it. (A device that writes to memory it does not have breaks the
-        // promise of `Platform`; it could write anywhere, not just here.)
-        unsafe {
-            let start = self.memory.as_ptr().add(index * self.stride);
-            core::slice::from_raw_parts(start.as_ptr(), len)
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.bytes(index * self.stride, len) }
     }
 
     #[inline(always)]

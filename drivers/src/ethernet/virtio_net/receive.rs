@@ -2,7 +2,7 @@
 //! to the device is one entry of the available ring.
 
 use super::{ETHERNET, RECEIVE, entries};
-use crate::hal::{Frame, Window};
+use crate::hal::{Frame, FrameMemory};
 use crate::virtio::{Descriptor, Error, Ring, Setup, Taken};
 
 /// Fewer buffers than this cannot hold what arrives in one turn of the loop.
@@ -12,7 +12,7 @@ const SHARE: usize = 8;
 
 pub struct Receiver {
     ring: Ring,
-    memory: Window,
+    memory: FrameMemory,
     /// Length of a buffer in bytes.
     stride: usize,
     /// Length of what stands before each frame.
@@ -34,8 +34,10 @@ impl Receiver {
         let affordable = (setup.available() / SHARE / stride).max(LEAST_BUFFERS);
         let count = affordable.min(ring.size().into());
         let memory = setup.alloc(count * stride, 64)?;
+        // SAFETY: it was just allocated, and its window is used nowhere else.
+        let memory = unsafe { FrameMemory::new(memory) };
         for i in 0..count as u16 {
-            let address = memory.bus_address() + u64::from(i) * stride as u64;
+            let address = memory.bus_address(usize::from(i) * stride);
             let len = stride as u32;
             ring.describe(i, Descriptor { address, len, device_writes: true, next: None });
             ring.offer(i);
@@ -113,18 +115,12 @@ impl Receiver {
     /// The first `len` bytes of the frame in a buffer.
     ///
     /// # Safety
-    /// There is such a buffer, it holds so many bytes, and the device does not have it for as long as the
-    /// bytes are used.
+    /// The device does not have the buffer for as long as the bytes are used.
     #[inline(always)]
     unsafe fn frame(&self, buffer: usize, len: usize) -> &[u8] {
         debug_assert!(buffer < self.count && len <= self.longest);
-        // SAFETY: the window is mapped for its length, for ever, and has room for `count` buffers; the
-        // caller promises the rest, and nobody else has a window to it. (A device that writes to memory it
-        // does not have breaks the promise of `Platform`; it could write anywhere, not just here.)
-        unsafe {
-            let start = self.memory.as_ptr().add(buffer * self.stride + self.header);
-            core::slice::from_raw_parts(start.as_ptr(), len)
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.bytes(buffer * self.stride + self.header, len) }
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@
 use super::Error;
 use super::shared::Rings;
 use crate::ethernet::{ETHERNET, OVERHEAD};
-use crate::hal::{Arena, Cells, Frame, Window};
+use crate::hal::{Arena, Cells, Frame, FrameMemory, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -35,7 +35,7 @@ pub struct Receiver {
     ring: Window,
     descriptors: Cells<[AtomicU64; 2]>,
     completions: Cells<AtomicU64>,
-    memory: Window,
+    memory: FrameMemory,
     /// Bytes of a buffer.
     stride: usize,
     longest: usize,
@@ -71,7 +71,8 @@ impl Receiver {
         };
         let bytes = 2 * entries * DESCRIPTOR;
         let ring = alloc(bytes)?;
-        let memory = alloc(entries * stride)?;
+        // SAFETY: just allocated. `taken` gives it back to the arena, and that only when this is gone.
+        let memory = unsafe { FrameMemory::new(alloc(entries * stride)?) };
         let descriptors = Cells::new(&ring, 0, entries).ok_or(Error::NoMemory { bytes })?;
         let completions = Cells::new(&ring, entries * DESCRIPTOR, 2 * entries);
         Ok(Receiver {
@@ -133,7 +134,7 @@ impl Receiver {
     #[inline(always)]
     fn give_one(&mut self) {
         let index = self.index(self.given);
-        let address = self.memory.bus_address() + (index * self.stride) as u64;
+        let address = self.memory.bus_address(index * self.stride);
         let word = self.stride as u64 | self.generation(self.given) << 31;
         self.descriptors.store(index, [address, word]);
         self.given = self.given.wrapping_add(1);
@@ -234,17 +235,12 @@ impl Receiver {
     /// The first `len` bytes of a buffer.
     ///
     /// # Safety
-    /// There is such a buffer, it holds so many bytes, and the device does not have it for as long as the bytes are used.
+    /// The device does not have the buffer for as long as the bytes are used.
     #[inline(always)]
     unsafe fn frame(&self, index: usize, len: usize) -> &[u8] {
         debug_assert!(index < self.entries as usize && len <= self.stride);
-        // SAFETY: the window is mapped for its length, for ever, and has room for `entries` buffers; the caller promises
-        // the rest, and nobody else has a window to it. (A device that writes to memory it does not have breaks the
-        // promise of `Platform`; it could write anywhere, not just here.)
-        unsafe {
-            let start = self.memory.as_ptr().add(index * self.stride);
-            core::slice::from_raw_parts(start.as_ptr(), len)
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.bytes(index * self.stride, len) }
     }
 
     #[inline(always)]

@@ -8,13 +8,12 @@ use super::registers::{
 };
 use super::{block_dma, registers};
 use crate::hal::{Interrupt, Platform};
-use crate::pci::{Bars, Function, Msix};
+use crate::pci::{Bars, Function, Msix, OwnRegister};
 use core::sync::atomic::Ordering;
 
-/// Configuration space: unlocks the two after it, which say where table and pending bits of MSI-X are.
-const UNLOCK: u16 = 0x400;
-const TABLE: u16 = 0xa4;
-const PENDING: u16 = 0xa8;
+/// Configuration space: where table and pending bits of MSI-X are.
+const TABLE: u16 = OwnRegister::TSI721_TABLE.offset();
+const PENDING: u16 = OwnRegister::TSI721_PENDING.offset();
 /// Where they are, in BAR 0 (Linux `tsi721.h`): chips come up with other numbers there.
 const TABLE_AT: u32 = 0x2c000;
 const PENDING_AT: u32 = 0x2a000;
@@ -118,10 +117,10 @@ fn place_table(function: &Function<'_>) -> bool {
         return false;
     }
     if !is_placed() {
-        function.write_own32(UNLOCK, 1);
-        function.write_own32(TABLE, TABLE_AT);
-        function.write_own32(PENDING, PENDING_AT);
-        function.write_own32(UNLOCK, 0);
+        function.write_own32(OwnRegister::TSI721_UNLOCK, 1);
+        function.write_own32(OwnRegister::TSI721_TABLE, TABLE_AT);
+        function.write_own32(OwnRegister::TSI721_PENDING, PENDING_AT);
+        function.write_own32(OwnRegister::TSI721_UNLOCK, 0);
     }
     is_placed()
 }

@@ -97,7 +97,7 @@ fn enter(boot: &mut BootInfo, platform: PlatformInfo) -> ! {
     let bytes = bytes.map(|b| b.trim_matches('"')).and_then(crate::parse_size);
     match boot.memory.keep_arena(&ArenaRequest { bytes, image_end }) {
         Some(arena) => boot.arena = arena,
-        None => fatal("not enough memory: give the machine at least 24 MiB"),
+        None => fatal("not enough memory: give the machine at least 27 MiB"),
     }
     paging::map_arena(boot);
     boot.memory.hand_over(MAX_REGIONS);

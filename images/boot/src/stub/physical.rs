@@ -10,17 +10,19 @@ const MAPPED: u64 = 4 << 30;
 /// Any bit pattern is a valid `T`, and memory lies there: reading it has no effect.
 pub unsafe fn read<T: Copy>(address: u64) -> T {
     check(address, size_of::<T>() as u64);
-    // SAFETY: mapped (checked), and any bit pattern is a valid T (promised).
+    // SAFETY: mapped (checked); memory lies there, and any bit pattern is a valid T (the caller's promises).
     unsafe { (address as usize as *const T).read_unaligned() }
 }
 
 /// `len` bytes at `address`.
 ///
 /// # Safety
-/// Memory lies there, and nobody writes to it as long as the bytes are used.
+/// Memory lies there, which the boot loader or the firmware has written, and nobody writes to it as long as the bytes
+/// are used.
 pub unsafe fn bytes<'a>(address: u64, len: u64) -> &'a [u8] {
     check(address, len);
-    // SAFETY: mapped (checked), and not written (the caller's promise).
+    // SAFETY: mapped and shorter than 4 GiB (checked); memory that was written lies there, and is not written any more (the
+    // caller's promises). A byte has no alignment, and any byte is a u8.
     unsafe { core::slice::from_raw_parts(address as usize as *const u8, len as usize) }
 }
 

@@ -15,51 +15,51 @@ pub(super) enum Local {
     Leaving,
 }
 
-/// The addresses.
+/// The addresses. The tables grow with the highest that was in use.
 #[derive(Debug)]
 pub(super) struct Addresses {
+    most: u32,
     table: Vec<Local>,
-    /// A bit for each that is free.
+    /// A bit for each in the table that is free.
     free: Vec<u64>,
+    /// A bit for each word of `free` that is not 0.
+    words: Vec<u64>,
     taken: usize,
 }
 
 impl Addresses {
     /// Addresses 1 to `most`.
     pub fn new(most: u32) -> Addresses {
-        let most = most as usize;
-        let mut addresses = Addresses {
-            table: alloc::vec![Local::Free; most + 1],
-            free: alloc::vec![u64::MAX; (most + 1).div_ceil(64)],
-            taken: 0,
-        };
-        addresses.clear();
-        addresses
+        let (free, words) = (alloc::vec![0], alloc::vec![0]);
+        Addresses { most, table: alloc::vec![Local::Free], free, words, taken: 0 }
     }
 
     /// All are free.
     pub fn clear(&mut self) {
-        self.table.fill(Local::Free);
-        self.free.fill(u64::MAX);
-        self.taken = 0;
-        // There is no address 0, nor one behind the last.
-        if let Some(first) = self.free.first_mut() {
-            *first &= !1;
-        }
-        let used = self.table.len() % 64;
-        if let Some(last) = self.free.last_mut()
-            && used > 0
-        {
-            *last &= (1 << used) - 1;
-        }
+        *self = Addresses::new(self.most);
     }
 
     /// Takes the lowest that is free.
     pub fn take(&mut self, what: Local) -> Option<u32> {
-        let word = self.free.iter().position(|&word| word != 0)?;
-        let address = 64 * word + self.free[word].trailing_zeros() as usize;
-        self.free[word] &= self.free[word] - 1;
-        *self.table.get_mut(address)? = what;
+        if let Some(at) = self.words.iter().position(|&words| words != 0) {
+            let word = 64 * at + self.words[at].trailing_zeros() as usize;
+            let free = self.free.get_mut(word)?;
+            let address = 64 * word + free.trailing_zeros() as usize;
+            *free &= *free - 1;
+            if *free == 0 {
+                self.words[at] &= self.words[at] - 1;
+            }
+            *self.table.get_mut(address)? = what;
+            self.taken += 1;
+            return Some(address as u32);
+        }
+        let address = self.table.len();
+        if address > self.most as usize {
+            return None;
+        }
+        self.table.push(what);
+        self.free.resize(address / 64 + 1, 0);
+        self.words.resize(address / 4096 + 1, 0);
         self.taken += 1;
         Some(address as u32)
     }
@@ -85,9 +85,16 @@ impl Addresses {
             Some(local) if *local == Local::Leaving => *local = Local::Free,
             _ => return false,
         }
-        self.free[address as usize / 64] |= 1 << (address % 64);
+        let word = address as usize / 64;
+        self.free[word] |= 1 << (address % 64);
+        self.words[word / 64] |= 1 << (word % 64);
         self.taken -= 1;
         true
+    }
+
+    /// Whether there can be such an address.
+    pub fn is_address(&self, address: u32) -> bool {
+        address != 0 && address <= self.most
     }
 
     /// How many are taken.
@@ -110,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_lowest_first_and_none_before_it_was_released() {
-        for most in [1, 62, 63, 64, 127, 128, 300] {
+        for most in [1, 62, 63, 64, 127, 128, 300, 4095, 4096, 65_536] {
             let mut addresses = Addresses::new(most);
             for expected in 1..=most {
                 assert_eq!(addresses.take(Local::Endpoint(expected)), Some(expected));
@@ -125,6 +132,14 @@ mod tests {
             assert_eq!(addresses.taken(), most as usize - 1);
             assert_eq!(addresses.take(Local::Peer(7)), Some(1));
             assert_eq!((addresses.get(1), addresses.get(0)), (Some(Local::Peer(7)), None));
+            // The lowest first, whatever the order in which they were given back.
+            let freed: Vec<u32> = (2..=most).rev().step_by(61).collect();
+            freed.iter().for_each(|&address| addresses.leave(address));
+            freed.iter().for_each(|&address| assert!(addresses.release(address)));
+            let again: Vec<u32> =
+                freed.iter().filter_map(|_| addresses.take(Local::Endpoint(0))).collect();
+            assert!(again.iter().eq(freed.iter().rev()), "{most}");
+            assert_eq!(addresses.take(Local::Endpoint(0)), None);
             addresses.clear();
             assert_eq!(addresses.take(Local::Leaving), Some(1));
         }

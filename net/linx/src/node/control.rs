@@ -1,19 +1,24 @@
 //! RLNH: how a link comes up, and what its ends tell each other of names.
 
 use super::addresses::Local;
-use super::link::{Carrier, Control, Link, Phase, Remote, Who};
+use super::link::{Carrier, Control, Link, Phase};
+use super::remotes::{Remote, Who};
 use super::{Event, Name, Node, PeerId};
 use crate::riocm::{Down, Fault, Message, SendError};
-use crate::wire::rlnh::{self, LONGEST, MOST};
+use crate::wire::rlnh::{self, LONGEST};
+use alloc::vec::Vec;
 use drivers::hal::Instant;
 
 impl Node {
     /// A link has a connection.
-    pub(super) fn handle_connected(&mut self, place: u16) {
+    pub(super) fn handle_connected(&mut self, place: u16, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
         link.phase = Phase::AwaitInit;
         link.control.clear();
+        (link.owes_reply, link.expects_reply) = (false, false);
         link.control.push_back(Control::Init(link.our_version));
+        link.watch.connected(now);
+        self.rearm(place);
         self.say(place);
     }
 
@@ -25,39 +30,42 @@ impl Node {
         unsent: usize,
         now: Instant,
     ) {
-        let Node { links, endpoints, pool, events, .. } = self;
+        let Node { links, endpoints, pool, events, rng, .. } = self;
         let Some(Some(link)) = links.get_mut(usize::from(place)) else { return };
         let was_up = link.phase == Phase::Up;
         link.phase = Phase::Down;
         (link.why, link.unsent) = (Some(why), unsent);
+        link.watch.disconnected(why, rng, now);
         for endpoint in link.local.endpoints() {
             if let Some(endpoint) = endpoints.get_mut(endpoint as usize) {
                 endpoint.addresses[usize::from(place)] = 0;
             }
         }
         link.local.clear();
-        if link.remote_count > 0 {
-            for (address, remote) in link.remote.iter_mut().enumerate() {
-                let Some(remote) = remote.take() else { continue };
-                if remote.is_told && !remote.is_gone {
-                    let address = address as u32;
-                    let peer = PeerId { link: link.id, address, generation: remote.generation };
-                    events.push_back(Event::Gone(peer));
-                    link.gone_untold += 1;
-                }
+        for (address, remote) in link.remotes.clear() {
+            if remote.is_told && !remote.is_gone {
+                let peer = PeerId { link: link.id, address, generation: remote.generation };
+                events.push_back(Event::Gone(peer));
+                link.gone_untold += 1;
             }
         }
-        link.remote_count = 0;
-        link.remote_names.clear();
         link.wanted.clear();
         link.control.clear();
         link.wants_room = false;
         link.unclaimed.drain(..).for_each(|(_, _, chain)| pool.free(chain));
-        let begins_anew = link.gone_untold == 0;
+        self.rearm(place);
         if was_up {
             self.tell_link(place);
         }
-        if begins_anew {
+        self.reconnect(place, now);
+    }
+
+    /// Wants a connection again that has ended, if our user knows of all that ended with it, and the pause is over.
+    pub(super) fn reconnect(&mut self, place: u16, now: Instant) {
+        let link = self.links.get(usize::from(place)).and_then(Option::as_ref);
+        let is_ready =
+            |link: &Link| link.phase == Phase::Down && link.gone_untold == 0 && !link.watch.rests();
+        if link.is_some_and(is_ready) {
             self.connect(place, now);
         }
     }
@@ -66,14 +74,12 @@ impl Node {
     pub(super) fn was_told(&mut self, peer: PeerId, now: Instant) {
         let Some(link) = self.link_by_id(peer.link) else { return };
         link.gone_untold = link.gone_untold.saturating_sub(1);
-        let slot = link.remote.get_mut(peer.address as usize);
-        if let Some(slot) = slot
-            && slot.as_ref().is_some_and(|it| it.is_gone && it.generation == peer.generation)
-        {
-            link.control.push_back(Control::UnpublishAck(peer.address));
+        let known = link.remotes.get(peer.address);
+        if known.is_some_and(|it| it.is_gone && it.generation == peer.generation) {
+            link.acknowledge(peer.address);
             self.say(peer.link.place);
-        } else if link.phase == Phase::Down && link.gone_untold == 0 {
-            self.connect(peer.link.place, now);
+        } else {
+            self.reconnect(peer.link.place, now);
         }
         self.pump(now);
     }
@@ -83,6 +89,9 @@ impl Node {
         let mut bytes = [0; LONGEST];
         loop {
             let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
+            if link.is_held() {
+                return;
+            }
             let Some(control) = link.control.front() else { break };
             let message = match control {
                 Control::Init(version) => rlnh::Message::Init { version: *version },
@@ -102,12 +111,11 @@ impl Node {
             let length = message.emit(&mut bytes);
             match self.send_over(place, (0, 0), &bytes[..length]) {
                 Ok(()) => {
-                    if let Some(Some(link)) = self.links.get_mut(usize::from(place))
-                        && let Some(Control::UnpublishAck(address)) = link.control.pop_front()
-                    {
-                        // From now on, and not before, it may stand for somebody else.
-                        link.remote[address as usize] = None;
-                        link.remote_count -= 1;
+                    let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
+                    match link.control.pop_front() {
+                        Some(Control::UnpublishAck(address)) => link.acknowledged(address),
+                        Some(Control::Reply(_)) => link.owes_reply = false,
+                        _ => (),
                     }
                 }
                 // There is news when there is room, or when it is over.
@@ -128,12 +136,20 @@ impl Node {
 
     #[inline(never)]
     pub(super) fn handle_rlnh(&mut self, place: u16, message: Message) {
-        let mut bytes = [0; MOST];
-        let length = self.pool.read(&message.chain, 0, &mut bytes);
-        let is_long = message.chain.len() > MOST;
+        // Nearly all fit; the memory for a longer one is bounded by the link's longest message.
+        let mut short = [0; LONGEST];
+        let mut long = Vec::new();
+        let size = message.chain.len();
+        let bytes = match short.get_mut(..size) {
+            Some(short) => short,
+            None => {
+                long.resize(size, 0);
+                &mut long[..]
+            }
+        };
+        self.pool.read(&message.chain, 0, bytes);
         self.pool.free(message.chain);
-        let told = match rlnh::Message::parse(&bytes[..length]) {
-            _ if is_long => Err(Fault::Link),
+        let told = match rlnh::Message::parse(bytes) {
             Ok(told) => self.handle_control(place, told),
             Err(rlnh::Malformed::Type(_)) if self.is_up(place) => {
                 self.ignored(place);
@@ -142,28 +158,40 @@ impl Node {
             Err(_) => Err(Fault::Link),
         };
         match told {
-            Ok(()) => self.say(place),
+            Ok(()) => {
+                self.rearm(place);
+                self.say(place);
+            }
             Err(fault) => self.end_link(place, Down::Fault(fault)),
         }
     }
 
     fn handle_control(&mut self, place: u16, message: rlnh::Message<'_>) -> Result<(), Fault> {
+        let now = self.now;
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return Ok(()) };
+        link.watch.is_heard = true;
         match (link.phase, message) {
             (Phase::AwaitInit, rlnh::Message::Init { version }) => {
-                if version == 0 {
-                    return Err(Fault::Link);
-                }
-                link.version = version.min(link.our_version);
-                link.control.push_back(Control::Reply(u32::from(version > link.our_version)));
+                link.greet(version);
                 link.phase = Phase::AwaitReply;
+                if let Carrier::Riocm(_) = link.carrier {
+                    link.watch.greeted(now);
+                }
             }
             (Phase::AwaitReply, rlnh::Message::InitReply { .. }) => {
                 // A peer that does not speak our version says so, and speaks its own, as we do then.
                 link.phase = Phase::Up;
+                link.watch.up(Node::asks(link), now);
                 link.counters.ups += 1;
                 self.tell_link(place);
                 self.resume_hunts(place);
+            }
+            // LINX for Linux answers another INIT while the link is up, and takes nothing but INIT_REPLY behind it.
+            (Phase::Up, rlnh::Message::InitReply { .. }) => link.expects_reply = false,
+            (Phase::Up, _) if link.expects_reply => return Err(Fault::Link),
+            (Phase::Up, rlnh::Message::Init { version }) => {
+                link.greet(version);
+                link.expects_reply = true;
             }
             (Phase::Up, message) => return self.handle_names(place, message),
             _ => return Err(Fault::Link),
@@ -174,89 +202,106 @@ impl Node {
     fn handle_names(&mut self, place: u16, message: rlnh::Message<'_>) -> Result<(), Fault> {
         let generation = self.next_number();
         let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return Ok(()) };
-        let valid = |address| link.is_address(address).then_some(address).ok_or(Fault::Link);
+        // As LINX for Linux has it: an address above the highest ends the link, address 0 is passed over.
+        let most = link.remotes.most();
+        let (address, peer) = match message {
+            rlnh::Message::QueryName { hunter, .. } => (hunter, None),
+            rlnh::Message::PublishPeer { address, peer } => (address, Some(peer)),
+            rlnh::Message::Publish { address, .. }
+            | rlnh::Message::Unpublish { address }
+            | rlnh::Message::UnpublishAck { address } => (address, None),
+            rlnh::Message::Init { .. } | rlnh::Message::InitReply { .. } => return Ok(()),
+        };
+        if address > most || peer.is_some_and(|peer| peer > most) {
+            return Err(Fault::Link);
+        }
+        if address == 0 {
+            link.counters.ignored += 1;
+            return Ok(());
+        }
         match message {
-            rlnh::Message::Init { .. } | rlnh::Message::InitReply { .. } => {
-                return Err(Fault::Link);
+            rlnh::Message::QueryName { name, .. } => self.handle_query(place, address, name),
+            rlnh::Message::Publish { name, .. } => {
+                self.handle_publish(place, address, generation, name);
             }
-            rlnh::Message::QueryName { hunter, name } => {
-                valid(hunter)?;
-                self.handle_query(place, hunter, name);
-            }
-            rlnh::Message::Publish { address, name } => {
-                valid(address)?;
-                match &link.remote[address as usize] {
-                    None => (),
-                    Some(Remote { who: Who::Name(known), is_gone: false, .. })
-                        if **known == *name =>
-                    {
-                        return Ok(());
-                    }
-                    // An address that we have not said to be free.
-                    Some(_) => return Err(Fault::Link),
-                }
-                let who = Who::Name(name.into());
-                link.learn(address, generation, who);
-                link.remote_names.insert((name.into(), address));
-                self.resolve_hunts(place, name, address);
-                self.claim(place, address);
-            }
-            rlnh::Message::PublishPeer { address, peer } => {
-                valid(address)?;
-                valid(peer)?;
-                if link.version < 2 || link.remote[address as usize].is_some() {
-                    return Err(Fault::Link);
-                }
+            rlnh::Message::PublishPeer { peer, .. } => {
                 let Some(Local::Endpoint(endpoint)) = link.local.get(peer) else {
                     link.counters.ignored += 1;
                     return Ok(());
                 };
                 let Some(own) = self.endpoints.get(endpoint as usize) else { return Ok(()) };
-                link.learn(address, generation, Who::Own(endpoint, own.id.generation));
-                self.claim(place, address);
+                let who = Who::Own(endpoint, own.id.generation);
+                self.learn(place, address, generation, who);
             }
-            rlnh::Message::Unpublish { address } => {
-                valid(address)?;
-                self.handle_unpublish(place, address);
-            }
-            rlnh::Message::UnpublishAck { address } => {
-                valid(address)?;
+            rlnh::Message::Unpublish { .. } => self.handle_unpublish(place, address),
+            rlnh::Message::UnpublishAck { .. } => {
                 if !link.local.release(address) {
                     link.counters.ignored += 1;
                 }
             }
+            rlnh::Message::Init { .. } | rlnh::Message::InitReply { .. } => (),
         }
         Ok(())
     }
 
-    /// An endpoint of the peer's is no more.
-    fn handle_unpublish(&mut self, place: u16, address: u32) {
-        let Node { links, events, .. } = self;
-        let Some(Some(link)) = links.get_mut(usize::from(place)) else { return };
-        let Some(remote) = link.remote(address) else {
-            // Its address was given back already, and may be in use again: it is not given back twice.
-            link.counters.ignored += 1;
+    /// An address of the peer's has a name from now on. It may have had another one: the peer reuses addresses that it
+    /// gave out for endpoints of ours without an UNPUBLISH.
+    fn handle_publish(&mut self, place: u16, address: u32, generation: u32, name: &[u8]) {
+        let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
+        let is_known = |it: &Remote| matches!(&it.who, Who::Name(known) if **known == *name);
+        if !name.is_empty() && link.remote(address).is_some_and(|it| is_known(it)) {
             return;
-        };
-        remote.is_gone = true;
-        let (is_told, generation, hunts, local) =
-            (remote.is_told, remote.generation, remote.hunts, remote.local);
-        if let Who::Name(name) = &mut remote.who {
-            let name = core::mem::take(name);
-            link.remote_names.remove(&(name, address));
         }
+        // A longer name is not kept: it is not copied either.
+        let kept = if name.len() > rlnh::MAX_NAME { &[] } else { name };
+        let is_kept = self.learn(place, address, generation, Who::Name(kept.into()));
+        if let Some(Some(link)) = self.links.get_mut(usize::from(place)) {
+            link.counters.unnamed += u64::from(!is_kept || kept.is_empty());
+        }
+        self.resolve_hunts(place, kept, address);
+    }
+
+    /// An address of the peer's stands for somebody else from now on; false if its name was not kept.
+    fn learn(&mut self, place: u16, address: u32, generation: u32, who: Who) -> bool {
+        let _ = self.end_remote(place, address);
+        let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return true };
+        let is_kept = link.remotes.learn(address, generation, who);
+        self.claim(place, address);
+        is_kept
+    }
+
+    /// The peer says that an endpoint of its own is no more.
+    fn handle_unpublish(&mut self, place: u16, address: u32) {
+        let is_told = self.end_remote(place, address);
+        let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
+        match is_told {
+            // Our user has to know first.
+            Some(true) => (),
+            Some(false) => link.acknowledge(address),
+            // Its address was given back already, and may be in use again: it is not given back twice.
+            None => link.counters.ignored += 1,
+        }
+    }
+
+    /// An endpoint of the peer's is no more: whether our user is told of that. None if there was none.
+    fn end_remote(&mut self, place: u16, address: u32) -> Option<bool> {
+        let Node { links, events, .. } = self;
+        let Some(Some(link)) = links.get_mut(usize::from(place)) else { return None };
+        let remote = link.remote(address)?;
+        remote.is_gone = true;
+        let Remote { is_told, generation, hunts, local, .. } = *remote;
+        link.remotes.forget_name(address);
         if hunts > 0 {
-            link.forget_hunts(address);
+            link.wanted.forget_hunter(address);
         }
         if is_told {
             link.gone_untold += 1;
             events.push_back(Event::Gone(PeerId { link: link.id, address, generation }));
-        } else {
-            link.control.push_back(Control::UnpublishAck(address));
         }
         if local != 0 {
             self.leave(place, local);
         }
+        Some(is_told)
     }
 
     /// A link address of ours stands for nobody any more.
@@ -306,14 +351,6 @@ impl Node {
                 link.unclaimed.push_back((source, destination, chain));
             }
         }
-    }
-}
-
-impl Link {
-    fn learn(&mut self, address: u32, generation: u32, who: Who) {
-        let remote = Remote { generation, who, is_told: false, is_gone: false, hunts: 0, local: 0 };
-        self.remote[address as usize] = Some(remote);
-        self.remote_count += 1;
     }
 }
 

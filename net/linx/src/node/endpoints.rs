@@ -1,6 +1,6 @@
 //! Endpoints of ours, and what those of peers are called.
 
-use super::link::Who;
+use super::remotes::Who;
 use super::{EndpointId, NONE, Name, Node, PeerId, Refused, is_name};
 use alloc::boxed::Box;
 use drivers::hal::Instant;
@@ -75,13 +75,15 @@ impl Node {
         self.endpoint(id).map(|it| &*it.name)
     }
 
-    /// Name of an endpoint of a peer's, as the peer calls it.
+    /// Name of an endpoint of a peer's, as the peer calls it. None if it is too long to be kept.
     pub fn peer_name(&self, peer: PeerId) -> Option<&[u8]> {
         let link = self.links.get(usize::from(peer.link.place))?.as_ref();
         let link = link.filter(|link| link.id == peer.link)?;
-        let remote = link.remote.get(peer.address as usize)?.as_ref()?;
+        let remote = link.remotes.get(peer.address)?;
         match &remote.who {
-            Who::Name(name) if remote.generation == peer.generation => Some(name),
+            Who::Name(name) if remote.generation == peer.generation && !name.is_empty() => {
+                Some(name)
+            }
             _ => None,
         }
     }

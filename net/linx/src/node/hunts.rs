@@ -1,6 +1,5 @@
 //! Hunts: ours for names of peers, and those of peers for names of ours.
 
-use super::control::first_with;
 use super::link::{Control, Phase};
 use super::{EndpointId, Event, HuntId, LinkId, Name, Node, PeerId, Refused, is_name};
 use drivers::hal::Instant;
@@ -40,7 +39,7 @@ impl Node {
         self.hunts_by_name.insert((link.place, name.into(), id.place));
         let known = self.links[usize::from(link.place)]
             .as_ref()
-            .and_then(|link| first_with(&link.remote_names, name).next());
+            .and_then(|link| link.remotes.with_name(name));
         match known {
             Some(address) => self.found(id.place, address),
             None => self.ask(id.place),
@@ -134,15 +133,20 @@ impl Node {
             self.publish(place, endpoint);
             return;
         }
-        let wanted = (Name::from(name), hunter);
-        if link.wanted.contains(&wanted) {
+        // No endpoint of ours has such a name.
+        if !is_name(name) {
+            link.counters.hunts_refused += 1;
+            return;
+        }
+        let name = Name::from(name);
+        if link.wanted.contains(hunter, &name) {
             return;
         }
         if is_full {
             link.counters.hunts_refused += 1;
             return;
         }
-        link.wanted.insert(wanted);
+        link.wanted.insert(hunter, name);
         if let Some(remote) = link.remote(hunter) {
             remote.hunts += 1;
         }
@@ -152,12 +156,11 @@ impl Node {
     pub(super) fn answer_hunts(&mut self, name: &[u8], endpoint: u32) {
         for place in 0..self.links.len() as u16 {
             let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { continue };
-            let hunters: alloc::vec::Vec<u32> = first_with(&link.wanted, name).collect();
+            let hunters = link.wanted.take_name(name);
             if hunters.is_empty() {
                 continue;
             }
             for hunter in hunters {
-                link.wanted.remove(&(Name::from(name), hunter));
                 if let Some(remote) = link.remote(hunter) {
                     remote.hunts = remote.hunts.saturating_sub(1);
                 }

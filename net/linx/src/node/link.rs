@@ -1,13 +1,15 @@
 //! What is kept of a link.
 
 use super::addresses::Addresses;
+use super::remotes::{MOST_ADDRESSES, Remote, Remotes};
+use super::wanted::Wanted;
+use super::watch::Watch;
 use super::{LinkId, Name};
 use crate::pool::Chain;
 use crate::riocm::{ConnectionConfig, ConnectionId, Down, SendError};
 use crate::tcpcm::{TcpCm, TcpConfig};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeSet, VecDeque};
-use alloc::vec::Vec;
+use alloc::collections::VecDeque;
 
 /// What carries a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +27,11 @@ pub struct LinkConfig<'a> {
     pub name: &'a str,
     /// What carries it.
     pub transport: Transport<'a>,
-    /// Highest link address, of either side: so many names of ours and of the peer's can be known at a time.
+    /// Highest link address of ours: so many names of ours can be published at a time. A peer ends the link at one that
+    /// is higher than its own limit (LINX for Linux: `linx_max_sockets_per_link`, 1024 without a word).
     pub max_addresses: u32,
+    /// Highest link address of the peer's. One above ends the link.
+    pub max_peer_addresses: u32,
     /// Names that the peer may hunt for at a time.
     pub max_hunts: usize,
     /// Signals that are kept while their sender is not known.
@@ -42,9 +47,20 @@ impl<'a> LinkConfig<'a> {
             name,
             transport,
             max_addresses: 1024,
+            max_peer_addresses: MOST_ADDRESSES,
             max_hunts: 256,
             max_unclaimed: 16,
             version: crate::wire::rlnh::VERSION,
+        }
+    }
+}
+
+impl LinkConfig<'_> {
+    /// Longest signal in bytes, its number included.
+    pub(super) fn max_message(&self) -> usize {
+        match &self.transport {
+            Transport::Riocm(connection) => connection.max_message as usize,
+            Transport::Tcp(connection) => connection.max_message as usize,
         }
     }
 }
@@ -83,8 +99,10 @@ pub struct LinkCounters {
     pub hunts_refused: u64,
     /// Names of ours that found no free link address.
     pub no_address: u64,
-    /// UNPUBLISH, UNPUBLISH_ACK and PUBLISH_PEER of what is not known, and messages of no known type.
+    /// UNPUBLISH, UNPUBLISH_ACK and PUBLISH_PEER of what is not known, messages of address 0, and of no known type.
     pub ignored: u64,
+    /// Addresses of the peer's whose name was not kept: too long to be hunted for, or no memory left for names.
+    pub unnamed: u64,
 }
 
 /// What of RLNH is to be said, in this order.
@@ -97,30 +115,6 @@ pub(super) enum Control {
     PublishPeer(u32, u32),
     Unpublish(u32),
     UnpublishAck(u32),
-}
-
-/// For whom a link address of the peer's stands.
-#[derive(Debug)]
-pub(super) enum Who {
-    /// A name of the peer's.
-    Name(Name),
-    /// An endpoint of ours, in whose name the peer passes signals on: by its place and generation.
-    Own(u32, u32),
-}
-
-/// A link address of the peer's.
-#[derive(Debug)]
-pub(super) struct Remote {
-    pub generation: u32,
-    pub who: Who,
-    /// Our user has heard of it, and will hear of its end.
-    pub is_told: bool,
-    /// It has ended; the peer hears that it is forgotten when our user knows.
-    pub is_gone: bool,
-    /// Names that it hunts for.
-    pub hunts: u32,
-    /// The address of ours under which signals are sent on its behalf; 0 if there is none.
-    pub local: u32,
 }
 
 /// What carries a link.
@@ -142,13 +136,18 @@ pub(super) struct Link {
     pub max_hunts: usize,
     pub max_unclaimed: usize,
     pub local: Addresses,
-    /// By link address.
-    pub remote: Vec<Option<Remote>>,
-    pub remote_count: usize,
-    pub remote_names: BTreeSet<(Name, u32)>,
-    /// What the peer hunts for, and who of its.
-    pub wanted: BTreeSet<(Name, u32)>,
+    /// Addresses of the peer's.
+    pub remotes: Remotes,
+    /// What the peer hunts for.
+    pub wanted: Wanted,
     pub control: VecDeque<Control>,
+    /// An INIT_REPLY is in `control`.
+    pub owes_reply: bool,
+    /// The peer sent INIT though the link was up: INIT_REPLY has to follow.
+    pub expects_reply: bool,
+    /// Longest signal in bytes, its number included.
+    pub max_signal: usize,
+    pub watch: Watch,
     /// Signals whose sender is not known: source, destination.
     pub unclaimed: VecDeque<(u32, u32, Chain)>,
     /// News of ends that our user has not heard. Only then does it begin anew.
@@ -173,11 +172,13 @@ impl Link {
             max_hunts: config.max_hunts,
             max_unclaimed: config.max_unclaimed,
             local: Addresses::new(config.max_addresses),
-            remote: (0..=config.max_addresses).map(|_| None).collect(),
-            remote_count: 0,
-            remote_names: BTreeSet::new(),
-            wanted: BTreeSet::new(),
+            remotes: Remotes::new(config.max_peer_addresses),
+            wanted: Wanted::default(),
             control: VecDeque::new(),
+            owes_reply: false,
+            expects_reply: false,
+            max_signal: config.max_message(),
+            watch: Watch::default(),
             unclaimed: VecDeque::with_capacity(config.max_unclaimed),
             gone_untold: 0,
             wants_room: false,
@@ -192,7 +193,7 @@ impl Link {
     /// A link address of the peer's that is in use.
     #[inline]
     pub fn remote(&mut self, address: u32) -> Option<&mut Remote> {
-        self.remote.get_mut(address as usize)?.as_mut().filter(|it| !it.is_gone)
+        self.remotes.get_mut(address).filter(|it| !it.is_gone)
     }
 
     /// Counts what was sent; who found no room is told when there is some.
@@ -206,14 +207,36 @@ impl Link {
         sent
     }
 
-    /// Whether there can be such an address.
+    /// Whether there can be such an address of the peer's.
     #[inline]
     pub fn is_address(&self, address: u32) -> bool {
-        address != 0 && (address as usize) < self.remote.len()
+        address != 0 && address <= self.remotes.most()
     }
 
-    /// Forgets what the peer hunts for on behalf of one of its own.
-    pub fn forget_hunts(&mut self, hunter: u32) {
-        self.wanted.retain(|wanted| wanted.1 != hunter);
+    /// The peer is to hear that an address of its own is forgotten.
+    pub fn acknowledge(&mut self, address: u32) {
+        if let Some(remote) = self.remotes.get_mut(address)
+            && !core::mem::replace(&mut remote.owes_ack, true)
+        {
+            self.control.push_back(Control::UnpublishAck(address));
+        }
+    }
+
+    /// The peer has heard that an address is forgotten: from now on, and not before, it may stand for somebody else.
+    pub fn acknowledged(&mut self, address: u32) {
+        if let Some(remote) = self.remotes.get_mut(address) {
+            remote.owes_ack = false;
+            if remote.is_gone {
+                self.remotes.forget(address);
+            }
+        }
+    }
+
+    /// The peer's INIT has come: its version holds if it is lower than ours. Version 0 is none, and is taken.
+    pub fn greet(&mut self, version: u32) {
+        self.version = version.min(self.our_version);
+        if !core::mem::replace(&mut self.owes_reply, true) {
+            self.control.push_back(Control::Reply(u32::from(version > self.our_version)));
+        }
     }
 }

@@ -31,6 +31,16 @@ pub struct LinkStatus {
     pub riocm: Option<riocm::Status>,
 }
 
+/// Longest message in bytes of a connection whose longest signal has `signal` bytes: RLNH's messages carry names, which
+/// may be longer than any signal, as far as the memory for what is received and sent allows.
+fn longest_message(signal: u32, (receive, send): (usize, usize)) -> u32 {
+    let names = (receive / 2).min(send).min(NAMES);
+    signal.max(names as u32)
+}
+
+/// Bytes of the longest message with a name that is taken over any link.
+const NAMES: usize = 64 << 10;
+
 impl Node {
     /// Adds a link, which is wanted from now on.
     pub fn add_link(&mut self, config: &LinkConfig<'_>, now: Instant) -> Result<LinkId, Refused> {
@@ -46,12 +56,18 @@ impl Node {
         let place = self.links.iter().position(Option::is_none).ok_or(Refused::Full)?;
         let carrier = match &config.transport {
             Transport::Riocm(connection) => {
-                let id = self.riocm.create(&mut self.pool, connection, now)?;
+                let mut connection = connection.clone();
+                let memory = (connection.receive_bytes, connection.send_bytes);
+                connection.max_message = longest_message(connection.max_message, memory);
+                let id = self.riocm.create(&mut self.pool, &connection, now)?;
                 self.by_cid[usize::from(id.cid())] = place as u16;
                 Carrier::Riocm(id)
             }
             Transport::Tcp(connection) => {
-                Carrier::Tcp(Box::new(TcpCm::new(&mut self.pool, *connection)?))
+                let mut connection = *connection;
+                let memory = (connection.receive_bytes, connection.send_bytes);
+                connection.max_message = longest_message(connection.max_message, memory);
+                Carrier::Tcp(Box::new(TcpCm::new(&mut self.pool, connection)?))
             }
         };
         let id = LinkId { place: place as u16, number: self.next_number() };
@@ -63,6 +79,7 @@ impl Node {
 
     /// Removes a link. Its peer hears of that, if it is up.
     pub fn remove_link(&mut self, id: LinkId, now: Instant) {
+        self.now = self.now.max(now);
         let Some(link) = self.link_by_id(id) else { return };
         link.is_removed = true;
         let cid = match &link.carrier {
@@ -81,16 +98,19 @@ impl Node {
             self.by_cid[usize::from(connection.cid())] = u16::MAX;
         }
         self.timers.set(id.place.into(), None);
+        self.timers.set(self.links.len() as u32 + u32::from(id.place), None);
         self.forget_link_hunts(id.place);
         self.links[usize::from(id.place)] = None;
     }
 
     /// Ends a link's connection, which begins anew at once.
     pub fn restart_link(&mut self, id: LinkId, now: Instant) {
+        self.now = self.now.max(now);
         if self.link_by_id(id).is_some() {
             self.end_link(id.place, Down::Asked);
             self.pump_tcp(id.place, now);
             self.pump(now);
+            self.end_pause(id.place, now);
         }
     }
 
@@ -103,7 +123,7 @@ impl Node {
             version: link.version,
             why: link.why,
             unsent: link.unsent,
-            addresses: (link.local.taken(), link.remote_count),
+            addresses: (link.local.taken(), link.remotes.count()),
             hunts: link.wanted.len(),
             counters: link.counters,
             riocm: match &link.carrier {

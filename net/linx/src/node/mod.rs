@@ -10,16 +10,20 @@ mod ids;
 mod link;
 mod links;
 mod refused;
+mod remotes;
 mod signals;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod wanted;
+mod watch;
 
 pub use events::Event;
 pub use ids::{EndpointId, HuntId, LinkId, PeerId};
 pub use link::{LinkConfig, LinkCounters, Phase, Transport};
 pub use links::LinkStatus;
 pub use refused::Refused;
+pub use remotes::MOST_ADDRESSES;
 pub use signals::{Origin, Sender, Signal};
 
 use crate::pool::Pool;
@@ -31,6 +35,7 @@ use crate::wire::riocm::Data;
 use crate::wire::rlnh::MAX_NAME;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use drivers::hal::{Instant, Window};
 use endpoints::Endpoint;
@@ -39,8 +44,8 @@ use link::{Carrier, Link};
 use signals::{NUMBER, Queued};
 use slab::Slab;
 
-/// A name: bytes without a zero.
-type Name = Box<[u8]>;
+/// A name: bytes without a zero. Tables that have the same name share it.
+type Name = Arc<[u8]>;
 /// No signal.
 const NONE: u32 = u32::MAX;
 
@@ -87,7 +92,10 @@ pub struct Node {
     hunts: Slab<Hunt>,
     /// By link, name and place of the hunt.
     hunts_by_name: BTreeSet<(u16, Name, u32)>,
+    /// Of streams, by place of the link; and behind them those of links.
     timers: Timers,
+    /// The latest time that a caller has given.
+    now: Instant,
     orders: VecDeque<(LinkId, StreamOrder)>,
     events: VecDeque<Event>,
     /// Counts links, endpoints, hunts and names of peers.
@@ -110,7 +118,8 @@ impl Node {
             queued: (0..pieces).map(|_| Queued::default()).collect(),
             hunts: Slab::new(),
             hunts_by_name: BTreeSet::new(),
-            timers: Timers::new(config.links),
+            timers: Timers::new(2 * config.links.min(u16::MAX.into())),
+            now: Instant::ZERO,
             orders: VecDeque::new(),
             events: VecDeque::with_capacity(2 * config.endpoints + config.riocm.sends + 64),
             number: 0,
@@ -132,6 +141,7 @@ impl Node {
 
     /// As [`Riocm::remove_port`].
     pub fn remove_port(&mut self, port: usize, now: Instant) {
+        self.now = self.now.max(now);
         self.riocm.remove_port(&mut self.pool, port);
         self.pump(now);
     }
@@ -139,6 +149,7 @@ impl Node {
     /// A RapidIO message that came to RIOCM's mailbox, as [`Riocm::receive`].
     #[inline]
     pub fn receive(&mut self, port: usize, source: u16, bytes: &[u8], now: Instant) {
+        self.now = self.now.max(now);
         match Data::single(bytes) {
             Some(single) if !self.riocm.has_events() => {
                 let number = single.2.first_chunk().map(|it| u32::from_be_bytes(*it));
@@ -184,17 +195,23 @@ impl Node {
     /// Does what is due.
     #[inline(always)]
     pub fn poll(&mut self, now: Instant) {
+        self.now = self.now.max(now);
         self.riocm.poll(&mut self.pool, now);
         if self.timers.first().is_some_and(|at| at <= now) {
-            self.poll_streams(now);
+            self.poll_timers(now);
         }
         self.pump(now);
     }
 
-    /// Timers of links over TCP.
+    /// Timers of links and of their streams.
     #[inline(never)]
-    fn poll_streams(&mut self, now: Instant) {
+    fn poll_timers(&mut self, now: Instant) {
         while let Some(place) = self.timers.take_due(now) {
+            if let Some(link) = (place as usize).checked_sub(self.links.len()) {
+                self.watch(link as u16, now);
+                self.pump_tcp(link as u16, now);
+                continue;
+            }
             let Node { links, pool, rng, .. } = self;
             if let Some(Some(Link { carrier: Carrier::Tcp(tcp), .. })) =
                 links.get_mut(place as usize)
@@ -243,16 +260,19 @@ impl Node {
     fn handle(&mut self, place: u16, up: Up, now: Instant) {
         match up {
             Up::Message(message) => self.handle_message(place, message),
-            Up::Connected => self.handle_connected(place),
+            Up::Connected => self.handle_connected(place, now),
             Up::Disconnected { why, unsent } => self.handle_disconnected(place, why, unsent, now),
             Up::Sent { cookie, done } => self.events.push_back(Event::Sent { cookie, done }),
-            Up::Room => {
-                self.say(place);
-                let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
-                if link.control.is_empty() && core::mem::take(&mut link.wants_room) {
-                    self.events.push_back(Event::Room(link.id));
-                }
-            }
+            Up::Room => self.has_room(place),
+        }
+    }
+
+    /// A link may have room to send again.
+    fn has_room(&mut self, place: u16) {
+        self.say(place);
+        let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
+        if link.control.is_empty() && core::mem::take(&mut link.wants_room) {
+            self.events.push_back(Event::Room(link.id));
         }
     }
 

@@ -1,10 +1,11 @@
 //! Signals: what endpoints send each other.
 
 use super::addresses::Local;
-use super::link::{Carrier, Control, Link, Phase, Who};
+use super::link::{Carrier, Control, Link, Phase};
+use super::remotes::Who;
 use super::{Endpoint, EndpointId, Event, NONE, Node, PeerId};
 use crate::pool::{Chain, Pool};
-use crate::riocm::{Message, Riocm, SendError};
+use crate::riocm::{Down, Fault, Message, Riocm, SendError};
 use drivers::hal::{Instant, Window};
 use slab::Slab;
 
@@ -74,7 +75,7 @@ impl Link {
         to: PeerId,
     ) -> Option<(u32, u32)> {
         let Sender::Endpoint(id) = from else { return None };
-        let remote = self.remote.get(to.address as usize)?.as_ref()?;
+        let remote = self.remotes.get(to.address)?;
         let is_up = self.id == to.link && self.phase == Phase::Up && self.control.is_empty();
         if !is_up || remote.is_gone || remote.generation != to.generation {
             return None;
@@ -92,7 +93,7 @@ impl Link {
     #[inline(never)]
     fn set_aside(&mut self, pool: &mut Pool, message: Message, is_for_endpoint: bool) {
         let Message { source, destination, chain } = message;
-        let are_addresses = self.is_address(source) && self.is_address(destination);
+        let are_addresses = self.is_address(source) && self.local.is_address(destination);
         if self.phase != Phase::Up || !are_addresses || chain.len() < NUMBER {
             self.counters.bad_signals += 1;
         } else if !is_for_endpoint {
@@ -115,6 +116,9 @@ impl Link {
         number: u32,
         body: &[u8],
     ) -> Result<(), SendError> {
+        if body.len() > self.max_signal.saturating_sub(NUMBER) {
+            return Err(SendError::TooLong);
+        }
         let number = number.to_be_bytes();
         let sent = match &mut self.carrier {
             Carrier::Riocm(id) => riocm.send(pool, *id, addresses, &number, body),
@@ -179,6 +183,10 @@ impl Node {
         let Some(Some(link)) = links.get_mut(usize::from(to.link.place)) else {
             return Err(SendError::NotConnected);
         };
+        let size = windows[0].len().checked_add(windows[1].len());
+        if size.is_none_or(|size| size > link.max_signal) {
+            return Err(SendError::TooLong);
+        }
         let sent = match &mut link.carrier {
             Carrier::Riocm(id) => riocm.send_windows(pool, *id, addresses, windows, cookie),
             Carrier::Tcp(tcp) => tcp.send_windows(addresses, windows, cookie),
@@ -259,6 +267,9 @@ impl Node {
         let Node { links, pool, endpoints, queued, events, config, .. } = self;
         let Message { source, destination, chain } = message;
         let Some(Some(link)) = links.get_mut(usize::from(place)) else { return pool.free(chain) };
+        if chain.len() > link.max_signal {
+            return self.end_too_long(place, chain);
+        }
         let id = link.id;
         let to = match link.local.get(destination) {
             Some(Local::Endpoint(to)) => endpoints.get_mut(to as usize),
@@ -304,6 +315,14 @@ impl Node {
         if !core::mem::replace(&mut to.has_news, true) {
             events.push_back(Event::Signals(to.id));
         }
+    }
+
+    /// A signal is longer than the longest.
+    #[cold]
+    fn end_too_long(&mut self, place: u16, chain: Chain) {
+        let size = chain.len() as u32;
+        self.pool.free(chain);
+        self.end_link(place, Down::Fault(Fault::TooLong(size)));
     }
 
     /// Takes the next signal to an endpoint.

@@ -71,6 +71,7 @@ impl Node {
         now: Instant,
         act: impl FnOnce(&mut TcpCm, &mut Pool, &mut Rng) -> T,
     ) -> Option<T> {
+        self.now = self.now.max(now);
         let Node { links, pool, rng, .. } = self;
         let link = links.get_mut(usize::from(id.place))?.as_mut().filter(|it| it.id == id)?;
         let Link { carrier: Carrier::Tcp(tcp), .. } = link else { return None };

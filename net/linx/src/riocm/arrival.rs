@@ -255,16 +255,16 @@ impl Riocm {
         let Some(connection) = self.at(cid) else { return };
         match connection.state {
             State::Connected => (),
-            // The peer is up before us, and its first message has overtaken its CONN_ACK.
+            // The peer is up before us, and its first messages have overtaken its CONN_ACK.
             State::Connecting
-                if sequence == 0
-                    && connection.early.is_none()
+                if connection.early.get(usize::from(sequence)).is_some_and(Option::is_none)
                     && matches!(part, Part::Single(_)) =>
             {
                 match keep(pool, connection.receive_account, part, payload) {
                     Some(payload) => {
                         let parked = Parked { id, part, payload };
-                        connection.early = Some((connection.peer_generation, parked));
+                        connection.early[usize::from(sequence)] =
+                            Some((connection.peer_generation, parked));
                     }
                     None => connection.counters.outside += 1,
                 }
@@ -279,7 +279,7 @@ impl Riocm {
         let ahead = sequence.wrapping_sub(connection.expected);
         if ahead >= 0x8000 {
             connection.counters.duplicates += 1;
-            return;
+            return self.begun_anew(pool, cid);
         }
         if ahead >= REORDER {
             self.end(pool, cid, Down::Fault(Fault::Beyond));
@@ -289,7 +289,7 @@ impl Riocm {
         let Some(slot) = connection.parked.get_mut(place) else { return };
         if slot.is_some() {
             connection.counters.duplicates += 1;
-            return;
+            return self.begun_anew(pool, cid);
         }
         match keep(pool, connection.receive_account, part, payload) {
             Some(payload) => {
@@ -319,9 +319,22 @@ impl Riocm {
         }
     }
 
-    /// One that was kept, and counts now.
-    pub(super) fn take_parked(&mut self, pool: &mut Pool, cid: u8, parked: Parked) {
-        self.take_next(pool, cid, parked);
+    /// One that came before the connection was up, which it is now.
+    pub(super) fn take_early(&mut self, pool: &mut Pool, cid: u8, sequence: u16, early: Parked) {
+        let now = self.now;
+        let Some(connection) = self.at(cid) else { return pool.free(early.payload) };
+        if connection.is_next(sequence) {
+            return self.take_next(pool, cid, early);
+        }
+        // Those before it are still to come.
+        match connection.parked.get_mut(usize::from(sequence)) {
+            Some(slot) if connection.state == State::Connected && slot.is_none() => {
+                *slot = Some(early);
+                connection.parked_count += 1;
+                connection.gap_since.get_or_insert(now);
+            }
+            _ => pool.free(early.payload),
+        }
     }
 
     fn take_next(&mut self, pool: &mut Pool, cid: u8, parked: Parked) {

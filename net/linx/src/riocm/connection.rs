@@ -13,6 +13,8 @@ use drivers::hal::Instant;
 
 /// Packets that may come early: this one less.
 pub const REORDER: u16 = 64;
+/// Packets that are kept before the connection is up, as LINX for Linux 2.6.9 does: the peer's INIT and INIT_REPLY.
+pub const EARLY: usize = 2;
 /// Messages in parts at a time.
 pub const ASSEMBLIES: usize = 32;
 /// Timers that pass without a sign of life until the peer is dead.
@@ -131,8 +133,8 @@ pub(super) struct Connection {
     pub parked: Box<[Option<Parked>]>,
     pub parked_count: u16,
     pub gap_since: Option<Instant>,
-    /// A packet that came before the connection was up, and the peer's generation by then.
-    pub early: Option<(u8, Parked)>,
+    /// The packets of sequence number 0 and 1 that came before the connection was up, and the peer's generation by then.
+    pub early: [Option<(u8, Parked)>; EARLY],
     pub assemblies: Vec<Assembly>,
     pub receive_account: AccountId,
 }
@@ -183,7 +185,7 @@ impl Connection {
             parked: (0..REORDER).map(|_| None).collect(),
             parked_count: 0,
             gap_since: None,
-            early: None,
+            early: [const { None }; EARLY],
             assemblies: Vec::with_capacity(ASSEMBLIES),
             receive_account: accounts.0,
         }
@@ -231,10 +233,16 @@ impl Connection {
         self.expected = self.expected.wrapping_add(1);
     }
 
+    /// Forgets what came before the connection was up.
+    pub fn forget_early(&mut self, pool: &mut Pool) {
+        let early = self.early.iter_mut().filter_map(Option::take);
+        early.for_each(|(_, early)| pool.free(early.payload));
+    }
+
     /// Forgets all that has arrived and was not delivered.
     pub fn forget_arrivals(&mut self, pool: &mut Pool) {
-        let parked = self.parked.iter_mut().filter_map(Option::take);
-        parked.chain(self.early.take().map(|early| early.1)).for_each(|it| pool.free(it.payload));
+        self.forget_early(pool);
+        self.parked.iter_mut().filter_map(Option::take).for_each(|it| pool.free(it.payload));
         self.assemblies.drain(..).for_each(|it| pool.free(it.chain));
         self.parked_count = 0;
         self.gap_since = None;

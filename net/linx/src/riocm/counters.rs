@@ -21,7 +21,7 @@ pub struct Counters {
     pub unsent_messages: u64,
     /// Packets that came before one that they follow.
     pub reordered: u64,
-    /// Packets that had come before.
+    /// Packets of an old sequence number, each of which ended the connection.
     pub duplicates: u64,
     /// Packets of data from before the connection was up, or from after its end.
     pub outside: u64,

@@ -30,6 +30,8 @@ pub enum Fault {
     Stream(u8),
     /// The link above was told something that breaks its rules.
     Link,
+    /// The handshake of the link above was not done in time.
+    Handshake,
 }
 
 impl fmt::Display for Fault {
@@ -58,6 +60,9 @@ impl fmt::Display for Fault {
                 write!(f, "the peer sent a TCP message of type {number:#04x}: it is not LINX, or of another version")
             }
             Fault::Link => f.write_str("the peer broke a rule of RLNH"),
+            Fault::Handshake => f.write_str(
+                "the peer did not answer RLNH's INIT in time: an INIT or INIT_REPLY was lost, or the peer's LINX hangs",
+            ),
         }
     }
 }

@@ -3,15 +3,18 @@
 //! | state \ event | connect | disconnect | CONN_REQ | CONN_ACK, right | CONN_RESET | timer |
 //! |---|---|---|---|---|---|---|
 //! | disconnected | → connecting | | | | | again in 200 ms |
-//! | connecting | | → disconnected | send CONN_ACK | send CONN_ACK, → connected | → disconnected | send CONN_REQ, again in 200 ms |
+//! | connecting | | → disconnected | send CONN_ACK | send CONN_ACK, → connected | | send CONN_REQ, again in 200 ms |
 //! | connected | | send CONN_RESET, → disconnected | → disconnected | | → disconnected | send HEARTBEAT; the third in silence: CONN_RESET, → disconnected |
 //!
 //! After an end, whoever wants the connection again is taken for disconnected for a whole pause: neither CONN_ACKs nor
 //! packets of data say to which life of a connection they belong, and those of the last one have to be gone.
 //!
+//! Data of an old sequence number ends a connection with a CONN_RESET: RapidIO delivers nothing twice, so the peer has
+//! begun anew.
+//!
 //! A CONN_ACK is right if it names our generation and what we take for agreed; another one counts as a CONN_REQ.
 
-use super::connection::{ALIVE, Agreed, State};
+use super::connection::{ALIVE, Agreed, EARLY, State};
 use super::{Down, Event, Riocm};
 use crate::pool::Pool;
 use crate::wire::riocm::Header;
@@ -26,7 +29,8 @@ impl Riocm {
         let Some(connection) = self.at(cid) else { return };
         let (generation, mtu, heartbeat) = match header {
             Header::Reset { .. } => {
-                if connection.state != State::Disconnected {
+                // While connecting it is of an earlier life: LINX for Linux passes over it as well.
+                if connection.state == State::Connected {
                     connection.counters.peer_resets += 1;
                     self.end(pool, cid, Down::Reset);
                 }
@@ -57,8 +61,8 @@ impl Riocm {
                 // Who asks is not up, and what it sent when it was is over.
                 let is_over = matches!(header, Header::Request { .. })
                     || connection.peer_generation != generation;
-                if is_over && let Some((_, early)) = connection.early.take() {
-                    pool.free(early.payload);
+                if is_over {
+                    connection.forget_early(pool);
                 }
                 connection.peer_generation = generation;
                 connection.agreed = Agreed {
@@ -84,15 +88,32 @@ impl Riocm {
         connection.state = State::Connected;
         connection.counters.num_connects += 1;
         let (id, generation) = (connection.id, connection.peer_generation);
-        let early = connection.early.take();
+        let early = core::mem::replace(&mut connection.early, [const { None }; EARLY]);
         self.events.push_back(Event::Connected(id));
         self.make_ready(cid);
-        match early {
-            Some((of, early)) if of == generation => self.take_parked(pool, cid, early),
-            // Of an earlier life.
-            Some((_, early)) => pool.free(early.payload),
-            None => (),
+        for (sequence, early) in early.into_iter().enumerate() {
+            match early {
+                Some((of, early)) if of == generation => {
+                    self.take_early(pool, cid, sequence as u16, early);
+                }
+                // Of an earlier life.
+                Some((_, early)) => pool.free(early.payload),
+                None => (),
+            }
         }
+    }
+
+    /// The peer sends packets of another life of the connection: it has begun anew. It hears of the end, because it may
+    /// take the connection for one that is up.
+    pub(super) fn begun_anew(&mut self, pool: &mut Pool, cid: u8) {
+        if let Some(connection) = self.at(cid) {
+            connection.counters.peer_resets += 1;
+        }
+        self.end(pool, cid, Down::Restarted);
+        if let Some(connection) = self.at(cid) {
+            connection.owed.reset = connection.port.is_some();
+        }
+        self.make_ready(cid);
     }
 
     /// The connection is over: nothing is delivered from here on.
@@ -136,9 +157,7 @@ impl Riocm {
                 connection.state = State::Connecting;
                 connection.owed.request = true;
                 // If the peer is up, this ends what it is in, and what it has sent.
-                if let Some((_, early)) = connection.early.take() {
-                    pool.free(early.payload);
-                }
+                connection.forget_early(pool);
                 self.make_ready(cid);
             }
             State::Connected => {

@@ -13,19 +13,18 @@
 //! | 7 | PUBLISH_PEER | link address, link address of the receiver's own (version 2) |
 //!
 //! The type is in the lower 8 bits of the first word; the others are reserved and 0. Names and features end with a
-//! zero byte; names are filled up to whole words.
+//! zero byte, or with the message; names are filled up to whole words. LINX for Linux limits no name's length, and
+//! takes an empty one.
 
 use super::u32_at;
 use core::fmt;
 
 /// Highest version that is spoken here.
 pub const VERSION: u32 = 2;
-/// Most bytes of a name, without the zero behind it.
-pub const MAX_NAME: usize = 255;
+/// Most bytes of a name of ours, and of a name that we hunt for, without the zero behind it. A peer's may be longer.
+pub const MAX_NAME: usize = 1024;
 /// Bytes of the longest message that is written here.
-pub const LONGEST: usize = 8 + MAX_NAME + 1;
-/// Most bytes of a message that is read here: features may be longer than a name.
-pub const MOST: usize = 1024;
+pub const LONGEST: usize = 8 + MAX_NAME + 4;
 
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +79,8 @@ pub enum Message<'a> {
 pub enum Malformed {
     /// Shorter than its type needs.
     Short,
-    /// A type that nobody knows.
+    /// An unknown type.
     Type(u8),
-    /// A name that is empty, too long, or does not end.
-    Name,
 }
 
 impl fmt::Display for Malformed {
@@ -91,10 +88,6 @@ impl fmt::Display for Malformed {
         match self {
             Malformed::Short => f.write_str("the peer sent an RLNH message that is too short"),
             Malformed::Type(number) => write!(f, "the peer sent an RLNH message of type {number}"),
-            Malformed::Name => write!(
-                f,
-                "the peer sent a name that is empty, has no end, or has more than {MAX_NAME} bytes"
-            ),
         }
     }
 }
@@ -105,23 +98,17 @@ impl<'a> Message<'a> {
     /// Reads a message.
     pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, Malformed> {
         let word = |at| u32_at(bytes, at).ok_or(Malformed::Short);
-        let name = || {
+        let text = || {
             let rest = bytes.get(8..).unwrap_or_default();
-            let name = rest.split(|&byte| byte == 0).next().unwrap_or_default();
-            let fits = !name.is_empty() && name.len() <= MAX_NAME && name.len() < rest.len();
-            fits.then_some(name).ok_or(Malformed::Name)
+            rest.split(|&byte| byte == 0).next().unwrap_or_default()
         };
         Ok(match word(0)? as u8 {
-            1 => Message::QueryName { hunter: word(4)?, name: name()? },
-            2 => Message::Publish { address: word(4)?, name: name()? },
+            1 => Message::QueryName { hunter: word(4)?, name: text() },
+            2 => Message::Publish { address: word(4)?, name: text() },
             3 => Message::Unpublish { address: word(4)? },
             4 => Message::UnpublishAck { address: word(4)? },
             5 => Message::Init { version: word(4)? },
-            6 => {
-                let features = bytes.get(8..).unwrap_or_default();
-                let features = features.split(|&byte| byte == 0).next().unwrap_or_default();
-                Message::InitReply { status: word(4)?, features }
-            }
+            6 => Message::InitReply { status: word(4)?, features: text() },
             7 => Message::PublishPeer { address: word(4)?, peer: word(8)? },
             other => return Err(Malformed::Type(other)),
         })
@@ -138,7 +125,6 @@ impl<'a> Message<'a> {
             Message::InitReply { status, features } => (6, status, Some(features), None),
             Message::PublishPeer { address, peer } => (7, address, None, Some(peer)),
         };
-        into.fill(0);
         into[0..4].copy_from_slice(&kind.to_be_bytes());
         into[4..8].copy_from_slice(&first.to_be_bytes());
         if let Some(second) = second {
@@ -148,7 +134,9 @@ impl<'a> Message<'a> {
         let Some(text) = text else { return 8 };
         let length = text.len().min(MAX_NAME);
         into[8..8 + length].copy_from_slice(&text[..length]);
-        (8 + length + 1).next_multiple_of(4)
+        let end = (8 + length + 1).next_multiple_of(4);
+        into[8 + length..end].fill(0);
+        end
     }
 }
 
@@ -179,7 +167,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::string::ToString;
-    use std::vec::Vec;
 
     #[test]
     fn messages_of_each_type() {
@@ -206,20 +193,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn parse_rejects_short_messages_and_unknown_types() {
         assert_eq!(Message::parse(b"\0\0\0"), Err(Malformed::Short));
         assert_eq!(Message::parse(b"\0\0\0\x03\0\0\0"), Err(Malformed::Short));
         assert_eq!(Message::parse(b"\0\0\0\x07\0\0\0\x01"), Err(Malformed::Short));
         assert_eq!(Message::parse(b"\0\0\0\x08\0\0\0\x01"), Err(Malformed::Type(8)));
-        assert_eq!(Message::parse(b"\0\0\0\x02\0\0\0\x03abcd"), Err(Malformed::Name));
-        assert_eq!(Message::parse(b"\0\0\0\x02\0\0\0\x03\0\0\0\0"), Err(Malformed::Name));
-        assert_eq!(Message::parse(b"\0\0\0\x01\0\0\0\x03"), Err(Malformed::Name));
-        let mut long = Vec::from(b"\0\0\0\x02\0\0\0\x03");
-        long.extend([b'a'; MAX_NAME + 1]);
-        long.push(0);
-        assert_eq!(Message::parse(&long), Err(Malformed::Name));
-        long.remove(8);
-        assert!(Message::parse(&long).is_ok());
+    }
+
+    #[test]
+    fn parse_takes_names_of_any_length_and_without_an_end() {
+        for (bytes, name) in [
+            (&b"\0\0\0\x02\0\0\0\x03abcd"[..], &b"abcd"[..]),
+            (b"\0\0\0\x02\0\0\0\x03\0\0\0\0", b""),
+            (b"\0\0\0\x02\0\0\0\x03", b""),
+        ] {
+            assert_eq!(Message::parse(bytes), Ok(Message::Publish { address: 3, name }));
+        }
+        let name = std::vec![b'a'; 60_000];
+        let long = [&b"\0\0\0\x01\0\0\0\x03"[..], &name, b"\0"].concat();
+        assert_eq!(Message::parse(&long), Ok(Message::QueryName { hunter: 3, name: &name }));
+        // The longest of ours, with room for the zero behind it.
+        let longest = Message::Publish { address: 3, name: &name[..MAX_NAME] };
+        let mut bytes = [0xff; LONGEST];
+        let length = longest.emit(&mut bytes);
+        assert_eq!((length, Message::parse(&bytes[..length])), (LONGEST, Ok(longest)));
     }
 
     proptest! {

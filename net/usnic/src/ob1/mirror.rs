@@ -8,10 +8,12 @@
 //! A message (`M`) is whatever the user knows it by. Its bytes are never looked at here but for the header.
 
 use super::header::{Envelope, Header};
-use super::limits::{Budget, Counters, Limits, Refused, needs};
+use super::limits::{Budget, Counters, Limits, Refused, Turn, needs, overdue_at};
 use super::order::{Order, is_before};
 use super::rendezvous::{NONE, Part, Phase, Places, Rendezvous};
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use drivers::hal::Instant;
 
 /// Of which message something is that was sent: to be given to [`Mirror::sent`] when it was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub struct Mirror<M> {
     rendezvous: Places<Rendezvous<M>>,
     parts: Places<Part<M>>,
     generation: u32,
+    /// Bytes that are set aside for all of them.
+    held: u64,
     /// Those that wait for memory, and those that go back.
     waiting: VecDeque<u32>,
     returning: VecDeque<u32>,
@@ -60,6 +64,7 @@ impl<M> Mirror<M> {
             rendezvous: Places::new(rendezvous),
             parts: Places::new(parts),
             generation: 0,
+            held: 0,
             waiting: VecDeque::with_capacity(rendezvous),
             returning: VecDeque::with_capacity(rendezvous),
             ready: VecDeque::with_capacity(2 * rendezvous + parts),
@@ -176,6 +181,7 @@ impl<M> Mirror<M> {
             on_the_way: 0,
             reserved: 0,
             takes,
+            since: budget.now,
         };
         // It is not full.
         let Ok(place) = self.rendezvous.insert(new) else { return Ok(()) };
@@ -191,26 +197,37 @@ impl<M> Mirror<M> {
         self.admit(budget);
         let waits = self.rendezvous.get(place).is_some_and(|it| it.phase == Phase::Waits);
         self.counters.waited += u64::from(waits);
+        budget.waits |= waits;
         Ok(())
     }
 
+    /// Asks for the rest of those that wait, unless other peers do as well.
+    fn admit(&mut self, budget: &mut Budget) {
+        if !budget.is_contended {
+            self.admit_in_turn(budget);
+        }
+    }
+
     /// Asks for the rest of those that wait, as far as there is memory. To be called when there is more.
-    pub fn admit(&mut self, budget: &mut Budget) {
+    pub fn admit_in_turn(&mut self, budget: &mut Budget) -> Turn {
         while let Some(&place) = self.waiting.front() {
             let Some(rendezvous) = self.rendezvous.get_mut(place) else {
                 self.waiting.pop_front();
                 continue;
             };
             if self.several && !self.order.is_turn(&rendezvous.envelope) {
-                return;
+                return Turn::Done;
             }
             let wanted = needs(rendezvous.length).saturating_add(rendezvous.takes);
-            let wanted = wanted.min(budget.all);
-            if wanted > budget.free {
-                return;
+            let wanted = wanted.min(budget.most());
+            if !budget.allows(self.held, wanted) {
+                let is_short = wanted > budget.free;
+                return if is_short { Turn::Waits } else { Turn::Done };
             }
             budget.free -= wanted;
+            self.held += wanted;
             rendezvous.reserved = wanted;
+            rendezvous.since = budget.now;
             rendezvous.phase = Phase::Arriving;
             self.waiting.pop_front();
             let ack = Header::Ack {
@@ -220,8 +237,9 @@ impl<M> Mirror<M> {
                 size: 0,
             };
             self.ready.push_back(Out::Control(ack));
-            self.offer_if_complete(place);
+            self.offer_if_complete(place, budget.now);
         }
+        Turn::Done
     }
 
     /// The place of a message that the peer names, if it is in that phase.
@@ -271,18 +289,19 @@ impl<M> Mirror<M> {
             Some(last) => last.next = new,
             None => rendezvous.first = new,
         }
-        self.offer_if_complete(place);
+        self.offer_if_complete(place, budget.now);
         Ok(())
     }
 
     /// Sends the beginning of a message back, if all of it is here.
-    fn offer_if_complete(&mut self, place: u32) {
+    fn offer_if_complete(&mut self, place: u32, now: Instant) {
         let Some(rendezvous) = self.rendezvous.get_mut(place) else { return };
         if rendezvous.received < rendezvous.length {
             return;
         }
         let Some(beginning) = rendezvous.beginning.take() else { return };
         rendezvous.phase = Phase::Offered;
+        rendezvous.since = now;
         rendezvous.on_the_way = 1;
         let (length, request) = (rendezvous.length, rendezvous.token);
         let envelope = Envelope { source: self.rank, ..rendezvous.envelope };
@@ -358,23 +377,49 @@ impl<M> Mirror<M> {
             it.phase == Phase::Returning && it.first == NONE && it.on_the_way == 0
         });
         if over && let Some(gone) = self.rendezvous.remove(place) {
-            budget.free += gone.reserved;
+            self.give_back(gone.reserved, budget);
             self.returning.retain(|other| *other != place);
             self.admit(budget);
         }
     }
 
+    fn give_back(&mut self, bytes: u64, budget: &mut Budget) {
+        budget.free += bytes;
+        self.held -= bytes;
+    }
+
+    /// Gives up what does not go on, while others wait for memory; how many messages that were.
+    pub fn give_up_overdue(&mut self, budget: &mut Budget) -> usize {
+        let overdue = |place: &u32| {
+            self.rendezvous.get(*place).is_some_and(|it| {
+                let is_here = matches!(it.phase, Phase::Offered | Phase::Returning);
+                it.phase != Phase::Waits && overdue_at(is_here, it.since, it.length) <= budget.now
+            })
+        };
+        let overdue: Vec<u32> = self.rendezvous.places().filter(overdue).collect();
+        for &place in &overdue {
+            self.returning.retain(|other| *other != place);
+            self.counters.overdue += 1;
+            self.forget(place, budget);
+        }
+        overdue.len()
+    }
+
     /// Gives a message up that is arriving: what is here of it is dropped.
     fn give_up(&mut self, place: u32, budget: &mut Budget) {
+        self.forget(place, budget);
+        self.admit(budget);
+    }
+
+    fn forget(&mut self, place: u32, budget: &mut Budget) {
         let Some(gone) = self.rendezvous.remove(place) else { return };
-        budget.free += gone.reserved;
+        self.give_back(gone.reserved, budget);
         self.ready.extend(gone.beginning.map(Out::Drop));
         let mut next = gone.first;
         while let Some(part) = self.parts.remove(next) {
             next = part.next;
             self.ready.push_back(Out::Drop(part.message));
         }
-        self.admit(budget);
     }
 
     /// Gives everything up that is here; `gone` gets the messages. What was sent is forgotten.

@@ -10,6 +10,6 @@ mod rendezvous;
 #[cfg(test)]
 mod tests;
 
-pub use limits::{Budget, Counters, Limits, Refused};
+pub use limits::{Budget, Counters, Limits, Refused, Turn};
 pub use mirror::{Mark, Mirror, Out};
 pub use rank::{LONGEST, MEMORY, Rank, budget, endpoint};

@@ -1,7 +1,7 @@
 //! The mirror as a user of the engine: messages go in and out of it without being copied.
 
 use super::header;
-use super::limits::{Budget, Counters, Limits, Refused};
+use super::limits::{Budget, Counters, Limits, Refused, Turn};
 use super::mirror::{Mark, Mirror, Out};
 use crate::{Delivery, EndpointConfig, EndpointId, Engine, Received, SendError, Stripe, Timing};
 use alloc::vec::Vec;
@@ -90,8 +90,13 @@ impl Rank {
     }
 
     /// Asks for what there is memory for now.
-    pub fn admit(&mut self, budget: &mut Budget) {
-        self.mirror.admit(budget);
+    pub fn admit(&mut self, budget: &mut Budget) -> Turn {
+        self.mirror.admit_in_turn(budget)
+    }
+
+    /// Gives up what does not go on, because other peers wait for memory; how many messages that were.
+    pub fn give_up_overdue(&mut self, budget: &mut Budget) -> usize {
+        self.mirror.give_up_overdue(budget)
     }
 
     /// Hears what has arrived at the peer over an endpoint that has news; how much that was.

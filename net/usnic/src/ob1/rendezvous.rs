@@ -2,6 +2,7 @@
 
 use super::header::Envelope;
 use alloc::vec::Vec;
+use drivers::hal::Instant;
 
 /// No place.
 pub(super) const NONE: u32 = u32::MAX;
@@ -48,6 +49,11 @@ impl<T> Places<T> {
 
     pub fn is_full(&self) -> bool {
         self.free.is_empty()
+    }
+
+    /// The places that are taken.
+    pub fn places(&self) -> impl Iterator<Item = u32> + '_ {
+        self.all.iter().enumerate().filter(|(_, it)| it.is_some()).map(|(place, _)| place as u32)
     }
 
     /// The first place that is taken.
@@ -103,4 +109,6 @@ pub(super) struct Rendezvous<M> {
     /// Memory that it may take, and that its parts take.
     pub reserved: u64,
     pub takes: u64,
+    /// When it began to arrive, or was complete.
+    pub since: Instant,
 }

@@ -22,8 +22,6 @@ impl World {
         pair.network.set_faults(faults);
         let server = serve.then(|| Server::new(&mut pair.nodes[0].roce).unwrap());
         let (local, peer) = (pair.nodes[1].ip, pair.nodes[0].ip);
-        let mac = pair.nodes[0].mac;
-        pair.nodes[1].roce.learn_neighbour(peer, mac);
         let client = pair.context(1, |ctx| Client::start(local, peer, options, ctx)).unwrap();
         World { pair, server, client, told: Vec::new() }
     }

@@ -54,7 +54,7 @@ impl<D: OverRoce> Node<D> {
     }
 }
 
-/// Two nodes. Node 0 is at 10.0.0.1, node 1 at 10.0.0.2 (or fd00::1 and fd00::2).
+/// Two nodes, each of which has the other in its neighbour table. Node 0 is at 10.0.0.1, node 1 at 10.0.0.2 (or fd00::1 and fd00::2).
 #[derive(Debug)]
 pub struct Pair<D = Roce> {
     /// Both ends.
@@ -123,15 +123,15 @@ impl<D: OverRoce> Pair<D> {
         around: impl Fn(Roce) -> D,
     ) -> Self {
         let mut rng = Rng::new(seed);
+        let address = |n: u8| match v6 {
+            true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into())),
+            false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, n)),
+        };
         let nodes = [1u8, 2].map(|n| {
-            let ip = if v6 {
-                IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n as u16))
-            } else {
-                IpAddr::V4(Ipv4Addr::new(10, 0, 0, n))
-            };
-            let mac = [0x52, 0x54, 0, 0, 0, n];
+            let (ip, mac) = (address(n), [0x52, 0x54, 0, 0, 0, n]);
             let port = PortConfig { mac, addresses: std::vec![ip], mtu };
             let mut roce = Roce::new(port, limits, &mut rng);
+            roce.pin_neighbour(0, address(3 - n), [0x52, 0x54, 0, 0, 0, 3 - n]);
             let pd = roce.alloc_pd().unwrap();
             let cq = roce.create_cq(4096).unwrap();
             let init = Pair::init(pd, cq);

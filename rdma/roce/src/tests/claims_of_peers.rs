@@ -17,9 +17,8 @@ use verbs::{ConnectionEvent, ConnectionManager, Provider, QpState, RejectReason}
 /// Node 0 asks node 1 for a connection; the frame of its request.
 fn asking() -> (Pair, Vec<u8>) {
     let mut pair = pair(Limits::default());
-    let (ip, mac) = (pair.nodes[1].ip, pair.nodes[1].mac);
+    let ip = pair.nodes[1].ip;
     let node = &mut pair.nodes[0];
-    node.roce.learn_neighbour(ip, mac);
     let to = core::net::SocketAddr::new(ip, 1);
     let now = pair.network.now;
     node.roce.connect(node.qp, node.ip, to, &PARAMETERS, b"", now, &mut Rng::new(4)).unwrap();
@@ -113,10 +112,9 @@ fn over_ipv6_an_address_is_what_the_frame_says() {
         [("the frame", SOURCE), ("the GID", DATA6 + 71), ("the address", DATA6 + 140 + 19)];
     let mut pair = Pair::with_limits(1, 1500, true, Limits::default());
     pair.nodes[0].roce.listen(1234).unwrap();
-    let (ip, mac) = (pair.nodes[0].ip, pair.nodes[0].mac);
+    let ip = pair.nodes[0].ip;
     let now = pair.network.now;
     let node = &mut pair.nodes[1];
-    node.roce.learn_neighbour(ip, mac);
     let to = core::net::SocketAddr::new(ip, 1234);
     node.roce.connect(node.qp, node.ip, to, &PARAMETERS, b"", now, &mut Rng::new(4)).unwrap();
     let mut tx = TxBuffer::new();

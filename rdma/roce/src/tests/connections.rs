@@ -26,8 +26,6 @@ pub(super) const PARAMETERS: ConnectionParameters = ConnectionParameters {
 
 pub(super) fn pair(seed: u64) -> Pair {
     let mut pair = Pair::new(seed, 1500, seed % 2 == 1);
-    let (ip, mac) = (pair.nodes[0].ip, pair.nodes[0].mac);
-    pair.nodes[1].roce.learn_neighbour(ip, mac);
     pair.nodes[0].roce.listen(1234).unwrap();
     pair
 }
@@ -304,42 +302,6 @@ fn data_before_the_rtu() {
     node.roce.post_send(node.qp, &request(2, send)).unwrap();
     assert!(matches!(event(&mut pair, 0), Some(ConnectionEvent::Established { .. })));
     assert_eq!(pair.nodes[0].completions().len(), 1);
-}
-
-/// A peer that comes back without its memory uses the same queue pair number again.
-#[test]
-fn stale_connections_are_ended() {
-    let frames = session();
-    let mut pair = Pair::new(1, 1500, false);
-    pair.nodes[0].roce.listen(1234).unwrap();
-    pair.deliver(0, &frames[0]);
-    let now = pair.network.now;
-    let node = &mut pair.nodes[0];
-    let Some(ConnectionEvent::Request { connection, parameters, .. }) =
-        node.roce.poll_connection_event()
-    else {
-        panic!("no request");
-    };
-    node.roce.accept(connection, node.qp, &parameters, b"", now).unwrap();
-    let mut again = frames[0].clone();
-    again[86] ^= 1;
-    seal(&mut again);
-    let mut tx = TxBuffer::new();
-    assert!(node.roce.poll_transmit(0, now, &mut tx));
-    pair.deliver(0, &again);
-    let node = &mut pair.nodes[0];
-    assert!(node.roce.poll_transmit(0, now, &mut tx));
-    let Message::Rej(rej) = message(&frame(&tx)) else { panic!("not refused") };
-    assert_eq!(RejectReason(rej.reason), RejectReason::STALE_CONNECTION);
-    let over = node.roce.poll_connection_event();
-    assert!(matches!(over, Some(ConnectionEvent::Disconnected { .. })));
-    node.roce.handle_timeout(now);
-    assert!(node.roce.poll_transmit(0, now, &mut tx));
-    let dreq = message(&frame(&tx));
-    assert!(matches!(
-        dreq,
-        Message::Brief(Brief { kind: BriefKind::Dreq { remote_qpn: 0x11 }, .. })
-    ));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod claims_of_peers;
 mod connections;
 mod faults;
 mod header_prediction;
+mod identity;
 mod memory_under_way;
 mod ports;
 mod refusals;

@@ -92,7 +92,7 @@ fn a_port_that_is_stuck_holds_up_no_other() {
     let mut request = |to: IpAddr, mac: [u8; 6]| {
         let Node { roce, pd, cq, ip, .. } = &mut pair.nodes[1];
         let qp = roce.create_qp(&Pair::init(*pd, *cq), &mut rng).unwrap();
-        roce.learn_neighbour(to, mac);
+        roce.pin_neighbour(0, to, mac);
         roce.connect(qp, *ip, (to, 9).into(), &parameters, &[], now, &mut rng).unwrap();
         assert!(roce.poll_transmit(0, now, &mut tx));
         bytes(&tx)

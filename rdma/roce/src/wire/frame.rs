@@ -292,6 +292,22 @@ impl Template {
         Template { bytes, network, sum }
     }
 
+    /// Where it goes.
+    pub fn remote(&self) -> Gid {
+        self.network.addresses(&self.bytes[ETHERNET_LEN..]).1
+    }
+
+    /// The MAC address that it goes to.
+    #[inline]
+    pub fn remote_mac(&self) -> &[u8] {
+        &self.bytes[..6]
+    }
+
+    /// It goes to that MAC address from now on.
+    pub fn readdress(&mut self, mac: [u8; 6]) {
+        self.bytes[..6].copy_from_slice(&mac);
+    }
+
     /// Kind of the network header.
     #[inline]
     pub const fn network(&self) -> Network {

@@ -36,10 +36,9 @@ const QUEUE_PAIR: usize = BTH + 5;
 const WORDS: usize = 6;
 
 /// The bytes that are the same in all packets, from where up to where, and which bits of them.
-const FIXED: [(usize, usize, u8); 11] = [
-    (0, SOURCE_MAC, 0xff),
-    // Kind of network header, its version and its length.
-    (ETHERTYPE, IP + 1, 0xff),
+const FIXED: [(usize, usize, u8); 10] = [
+    // MAC addresses; kind of network header, its version and its length.
+    (0, IP + 1, 0xff),
     // No fragment; whether it may be fragmented does not matter.
     (FRAGMENT, FRAGMENT + 1, 0x3f),
     (FRAGMENT + 1, TIME_TO_LIVE, 0xff),
@@ -83,8 +82,9 @@ pub struct HeaderPrediction {
 }
 
 impl HeaderPrediction {
-    /// Of what is sent by the peer to which `template` goes. None over IPv6 and for RoCEv1.
-    pub fn new(template: &Template) -> Option<Self> {
+    /// Of what is sent by the peer to which `template` goes, and comes from the MAC address `from`. None over IPv6 and for
+    /// RoCEv1.
+    pub fn new(template: &Template, from: [u8; 6]) -> Option<Self> {
         if template.network() != Network::Ipv4 {
             return None;
         }
@@ -92,6 +92,7 @@ impl HeaderPrediction {
         let mut header = [0; 8 * WORDS];
         header[..BTH].copy_from_slice(own.get(..BTH)?);
         header[..SOURCE_MAC].copy_from_slice(&own[SOURCE_MAC..ETHERTYPE]);
+        header[SOURCE_MAC..ETHERTYPE].copy_from_slice(&from);
         header[ADDRESSES..ADDRESSES + 4].copy_from_slice(&own[ADDRESSES + 4..UDP]);
         header[ADDRESSES + 4..UDP].copy_from_slice(&own[ADDRESSES..ADDRESSES + 4]);
         header[PKEY..RESERVED].copy_from_slice(&bth::DEFAULT_PKEY.to_be_bytes());

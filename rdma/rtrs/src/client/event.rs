@@ -90,6 +90,9 @@ impl fmt::Display for DownReason {
             DownReason::Peer => f.write_str("disconnected by the server"),
             DownReason::GivenUp => f.write_str("a request was not answered in time"),
             DownReason::Operator => f.write_str("disconnected by the operator"),
+            DownReason::Transport(Status::RetryExceeded) => {
+                f.write_str("server does not answer: check that it runs, cable, MTU")
+            }
             DownReason::Transport(status) => write!(f, "transport: {status:?}"),
             DownReason::Forgotten => f.write_str("the server does not know the session any more"),
             DownReason::Anew => f.write_str("the server made the session anew"),

@@ -40,7 +40,8 @@ pub struct Config {
     pub max_sessions: usize,
     /// Most sessions of one host, by its address.
     pub sessions_per_host: usize,
-    /// Most bytes of the chunks of one host's sessions; no limit without it.
+    /// Most bytes of the chunks of one host's sessions. Without it three quarters of the memory for chunks that is taken or
+    /// free, and in any case one session.
     pub memory_per_host: Option<u64>,
     /// Most paths of a session.
     pub max_paths: usize,
@@ -71,7 +72,7 @@ impl Default for Config {
             oversubscribe: 1,
             always_invalidate: true,
             max_sessions: 64,
-            sessions_per_host: 64,
+            sessions_per_host: 32,
             memory_per_host: None,
             max_paths: 16,
             max_connections: 256,

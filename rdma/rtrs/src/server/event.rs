@@ -159,10 +159,10 @@ impl fmt::Display for CloseReason {
                 f.write_str("our queue pair refused a request of the client, and failed")
             }
             CloseReason::Transport(Status::RetryExceeded) => f.write_str(
-                "no ACKs from the client: host down, or packets of up to 4 KiB do not pass (MTU)",
+                "no ACKs from the client: host down, or packets of 4 KiB do not pass (MTU)",
             ),
             CloseReason::Transport(Status::RnrRetryExceeded) => {
-                f.write_str("our queue pair gave up: the client was not ready to receive")
+                f.write_str("the client posted no receives in time: host overloaded or stuck")
             }
             CloseReason::Transport(Status::RemoteAccess) => {
                 f.write_str("the client refused access to its own memory")
@@ -197,6 +197,16 @@ pub enum Notice {
         /// Why.
         reason: CloseReason,
     },
+}
+
+impl Notice {
+    /// Whether a path was lost that neither its client nor the operator has ended.
+    pub fn is_loss(&self) -> bool {
+        let wanted = |reason: &CloseReason| {
+            matches!(reason, CloseReason::Peer | CloseReason::Operator | CloseReason::Replaced)
+        };
+        matches!(self, Notice::PathDown { reason, .. } if !wanted(reason))
+    }
 }
 
 impl fmt::Display for Notice {

@@ -27,7 +27,8 @@ const NO_MEMORY: Refused = Refused {
 const TOO_MUCH: Refused = Refused {
     errno: Errno::ENOMEM,
     reason: "memory_per_host",
-    advice: "its sessions have as much memory as limits.memory_per_host admits; raise it, or end others",
+    advice: "its sessions have as much memory as limits.memory_per_host admits, which without it is three quarters of what \
+             there is; set or raise it, or end others",
 };
 
 impl Server {
@@ -64,13 +65,24 @@ impl Server {
     }
 
     /// Whether a host may have the memory of a further session.
-    fn within_limit(&self, host: IpAddr) -> Result<(), Refused> {
-        let Some(limit) = self.config.memory_per_host else { return Ok(()) };
+    fn within_limit<P: RdmaDevice + ?Sized>(
+        &self,
+        host: IpAddr,
+        ctx: &EngineContext<'_, P>,
+    ) -> Result<(), Refused> {
         let owner = accountable(host);
         let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner);
         let taken: u64 = of_host.map(|(_, session)| session.promise()).sum();
-        let taken = taken + self.share_elsewhere(host).bytes;
-        if taken + self.session_bytes() > limit { Err(TOO_MUCH) } else { Ok(()) }
+        let allowed = match self.config.memory_per_host {
+            Some(limit) => taken + self.share_elsewhere(host).bytes + self.session_bytes() <= limit,
+            // Of this core's memory.
+            None => {
+                let free = || self.promised() + ctx.arena.available() as u64;
+                let all = self.shared.unwrap_or_else(free);
+                taken == 0 || taken + self.session_bytes() <= all / 4 * 3
+            }
+        };
+        if allowed { Ok(()) } else { Err(TOO_MUCH) }
     }
 
     /// Whether a session has fallen silent on all its paths: its host may be back to replace it.
@@ -90,7 +102,7 @@ impl Server {
         if of_host.any(|(_, session)| self.is_silent(session, ctx.now)) {
             return Ok(());
         }
-        self.within_limit(host)?;
+        self.within_limit(host, ctx)?;
         let bytes = self.session_bytes();
         let there = match self.shared {
             Some(shared) => self.promised() + bytes <= shared,
@@ -109,7 +121,7 @@ impl Server {
         if session.standing != Chunks::Wanting {
             return Ok(());
         }
-        self.within_limit(session.host)?;
+        self.within_limit(session.host, ctx)?;
         let bytes = self.session_bytes();
         match self.shared {
             Some(shared) if self.promised() + bytes <= shared => {

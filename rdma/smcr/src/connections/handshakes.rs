@@ -4,6 +4,7 @@
 use super::{Connection, ConnectionId, Connections, State};
 use crate::engine::{Engine, SocketId};
 use crate::tcp::Tcp;
+use crate::wire::is_decline;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -46,6 +47,11 @@ impl<T: Tcp> Connections<T> {
         (count >= own + 2).then_some((host, socket))
     }
 
+    /// The connections whose handshake is under way.
+    pub(crate) fn shaking(&self) -> Vec<ConnectionId> {
+        self.handshakes.iter().copied().filter(|&id| self.handshake(id).is_some()).collect()
+    }
+
     /// When the first of the handshakes began that are under way.
     pub(crate) fn oldest_handshake(&self) -> Option<Instant> {
         let mut handshakes = self.handshakes.iter().filter_map(|&id| self.handshake(id));
@@ -75,6 +81,30 @@ impl<T: Tcp> Connections<T> {
         self.handshakes = handshakes;
     }
 
+    /// Whether a connection's user has given it up, and its handshake is finished.
+    pub(super) fn is_given_up(&self, id: ConnectionId) -> bool {
+        self.get(id).is_some_and(|connection| matches!(connection.state, State::GivenUp(_)))
+    }
+
+    /// The handshake of a connection is over that its user has given up. A peer that is on SMC-R is told by an ABORT there,
+    /// and any other by a reset.
+    pub(super) fn end_given_up<P: Provider + ?Sized>(
+        &mut self,
+        id: ConnectionId,
+        socket: SocketId,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let over_smc = engine.socket_status(socket).is_some_and(|status| status.established);
+        let connection = self.take_out(id, engine);
+        self.sockets.remove(socket);
+        engine.abort(socket, ctx);
+        if connection.has_tcp {
+            self.tcp.leave(interface, connection.name, !over_smc, ctx.now);
+        }
+    }
+
     /// Looks whether the TCP connection beside an SMC-R one is gone, and the peer with it. It carries
     /// nothing any more.
     pub(super) fn watch<P: Provider + ?Sized>(
@@ -92,6 +122,9 @@ impl<T: Tcp> Connections<T> {
             match tcp.read(interface, connection.name, &mut nothing) {
                 Ok(0) => return,
                 Err(Closed::Finished) => return engine.handle_tcp_finished(socket, ctx.now),
+                Ok(count) if nothing.get(..count).is_some_and(is_decline) => {
+                    engine.handle_late_decline(socket, ctx);
+                }
                 Ok(_) => {}
                 Err(Closed::Gone) => break,
             }

@@ -14,11 +14,13 @@ mod tests;
 
 use super::engine::{Engine, Ready, SocketId};
 use super::tcp::Tcp;
+use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
 use net::Interface;
+use net::hosts::accountable;
 use slab::Slab;
 use verbs::EngineContext;
 use verbs::Provider;
@@ -83,6 +85,8 @@ pub(super) enum State {
     /// TCP is open, and there is no room for a handshake.
     Refused,
     Handshake(SocketId),
+    /// Its user has given it up, and the handshake is finished all the same: the peer may be on SMC-R already.
+    GivenUp(SocketId),
     Smc(SocketId),
     Tcp,
 }
@@ -104,6 +108,8 @@ pub(super) struct Connection<N> {
     told: bool,
     /// It has fallen back, and nothing was read since.
     fresh: bool,
+    /// Bytes of its buffers, out of the engine's books.
+    cost: u64,
 }
 
 /// Which connection a socket of the engine is of.
@@ -147,9 +153,11 @@ pub struct Connections<T: Tcp> {
     /// Handshakes, the oldest first; some are over.
     handshakes: VecDeque<ConnectionId>,
     events: VecDeque<Event>,
-    /// Bytes of the buffers of each, out of the engine's books; whether hosts are counted there.
+    /// Bytes of the buffers of the next; whether hosts are counted in the engine's books.
     cost: u64,
     guests: bool,
+    /// How many hosts have, by who is accountable.
+    of_hosts: BTreeMap<IpAddr, u32>,
     turn: u32,
     /// Connections that were looked at.
     #[cfg(any(test, feature = "testing"))]
@@ -170,6 +178,7 @@ impl<T: Tcp> Connections<T> {
             events: VecDeque::new(),
             cost,
             guests,
+            of_hosts: BTreeMap::new(),
             turn: 0,
             #[cfg(any(test, feature = "testing"))]
             looked: 0,
@@ -201,7 +210,11 @@ impl<T: Tcp> Connections<T> {
             rest,
             told: false,
             fresh: false,
+            cost: self.cost,
         };
+        if self.guests {
+            *self.of_hosts.entry(accountable(ends.1.ip())).or_default() += 1;
+        }
         let id = ConnectionId { key: self.connections.insert(connection), turn };
         self.names.insert(name, id);
         self.set_state(id, state);
@@ -213,7 +226,7 @@ impl<T: Tcp> Connections<T> {
         let Some(connection) = self.connections.get_mut(id.key) else { return };
         connection.state = state;
         match state {
-            State::Opening | State::Refused => {}
+            State::Opening | State::Refused | State::GivenUp(_) => {}
             State::Handshake(socket) => {
                 self.sockets.insert(socket, id);
                 self.note_handshake(id);
@@ -252,15 +265,34 @@ impl<T: Tcp> Connections<T> {
         let connection = self.connections.remove(id.key);
         self.names.remove(&connection.name);
         match self.guests {
-            true => engine.admission.leave(connection.ends.1.ip(), self.cost),
-            false => engine.admission.give_back(self.cost),
+            true => {
+                let host = connection.ends.1.ip();
+                engine.admission.leave(host, connection.cost);
+                if let Entry::Occupied(mut count) = self.of_hosts.entry(accountable(host)) {
+                    *count.get_mut() -= 1;
+                    if *count.get() == 0 {
+                        count.remove();
+                    }
+                }
+            }
+            false => engine.admission.give_back(connection.cost),
         }
         connection
     }
 
-    /// Bytes of the buffers of each.
+    /// Bytes of the buffers of the next.
     pub(super) fn cost(&self) -> u64 {
         self.cost
+    }
+
+    /// The buffers of the next connections have so many bytes.
+    pub(super) fn set_cost(&mut self, cost: u64) {
+        self.cost = cost;
+    }
+
+    /// Connections that a host has.
+    pub(super) fn of_host(&self, host: IpAddr) -> u32 {
+        self.of_hosts.get(&accountable(host)).copied().unwrap_or(0)
     }
 
     /// Connections that there are.
@@ -298,7 +330,9 @@ impl<T: Tcp> Connections<T> {
         }
         match self.get(id).map(|connection| connection.state) {
             None | Some(State::Opening | State::Refused) => {}
-            Some(State::Handshake(socket)) => self.shake(id, socket, interface, engine, ctx),
+            Some(State::Handshake(socket) | State::GivenUp(socket)) => {
+                self.shake(id, socket, interface, engine, ctx);
+            }
             Some(State::Smc(socket)) => self.watch(id, socket, interface, engine, ctx),
             Some(State::Tcp) => self.wake(id),
         }
@@ -306,6 +340,9 @@ impl<T: Tcp> Connections<T> {
 
     fn wake(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(id.key) else { return };
+        if matches!(connection.state, State::GivenUp(_)) {
+            return;
+        }
         if !core::mem::replace(&mut connection.told, true) {
             self.events.push_back(Event::Ready(id));
         }
@@ -353,7 +390,12 @@ impl<T: Tcp> Connections<T> {
         engine: &mut Engine,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        if ready.contains(Ready::FALLBACK) {
+        if self.is_given_up(id) {
+            self.shake(id, socket, interface, engine, ctx);
+            if ready != Ready::CLC {
+                self.end_given_up(id, socket, interface, engine, ctx);
+            }
+        } else if ready.contains(Ready::FALLBACK) {
             // The Decline goes first.
             self.shake(id, socket, interface, engine, ctx);
             engine.close(socket, ctx);
@@ -398,7 +440,8 @@ impl<T: Tcp> Connections<T> {
         }
     }
 
-    /// Gives a connection up: in order, or with an abort.
+    /// Gives a connection up: in order, or with an abort. A handshake that has gone so far that the peer may be on
+    /// SMC-R is finished first, and then the peer is told.
     pub fn close<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,
@@ -407,8 +450,12 @@ impl<T: Tcp> Connections<T> {
         engine: &mut Engine,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        if self.get(id).is_none() {
-            return;
+        match self.get(id).map(|connection| (connection.state, connection.has_tcp)) {
+            None | Some((State::GivenUp(_), _)) => return,
+            Some((State::Handshake(socket), true)) if engine.is_committed(socket) => {
+                return self.set_state(id, State::GivenUp(socket));
+            }
+            Some(_) => {}
         }
         let connection = self.take_out(id, engine);
         let mut abort_tcp = abort;
@@ -426,9 +473,9 @@ impl<T: Tcp> Connections<T> {
         }
     }
 
-    /// Ends all connections by an abort, and what they came from.
-    pub(super) fn stop<P: Provider + ?Sized>(
-        mut self,
+    /// Ends all connections by an abort. Handshakes that are finished first are left: [`Connections::is_over`].
+    pub fn close_all<P: Provider + ?Sized>(
+        &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
         ctx: &mut EngineContext<'_, P>,
@@ -437,6 +484,28 @@ impl<T: Tcp> Connections<T> {
         let ids = ids.map(|(key, c)| ConnectionId { key, turn: c.turn }).collect::<Vec<_>>();
         for id in ids {
             self.close(id, true, interface, engine, ctx);
+        }
+    }
+
+    /// Whether there is no connection, and no handshake that is finished though its user has given it up.
+    pub fn is_over(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// Ends what connections came from, and those that are left at once.
+    pub(super) fn stop<P: Provider + ?Sized>(
+        mut self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        self.close_all(interface, engine, ctx);
+        let given_up = self.connections.iter().filter_map(|(key, c)| match c.state {
+            State::GivenUp(socket) => Some((ConnectionId { key, turn: c.turn }, socket)),
+            _ => None,
+        });
+        for (id, socket) in given_up.collect::<Vec<_>>() {
+            self.end_given_up(id, socket, interface, engine, ctx);
         }
         self.tcp.stop(interface);
     }
@@ -452,7 +521,9 @@ impl<T: Tcp> Connections<T> {
             local: c.ends.0,
             remote: c.ends.1,
             socket: match c.state {
-                State::Handshake(socket) | State::Smc(socket) => Some(socket),
+                State::Handshake(socket) | State::GivenUp(socket) | State::Smc(socket) => {
+                    Some(socket)
+                }
                 State::Opening | State::Refused | State::Tcp => None,
             },
             open: matches!(c.state, State::Smc(_) | State::Tcp),

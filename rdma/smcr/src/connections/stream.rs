@@ -20,7 +20,7 @@ impl<T: Tcp> Connections<T> {
         let connection = self.connections.get_mut(id.key).filter(|c| c.turn == id.turn);
         let connection = connection.ok_or(Closed::Gone)?;
         match connection.state {
-            State::Opening | State::Refused | State::Handshake(_) => Ok(0),
+            State::Opening | State::Refused | State::Handshake(_) | State::GivenUp(_) => Ok(0),
             State::Smc(socket) => engine.recv(socket, into).map_err(closed),
             State::Tcp => {
                 let count = if connection.rest.is_empty() {
@@ -58,7 +58,7 @@ impl<T: Tcp> Connections<T> {
     pub fn room(&self, id: ConnectionId, interface: &mut Interface, engine: &mut Engine) -> usize {
         let Some(connection) = self.get(id) else { return 0 };
         match connection.state {
-            State::Opening | State::Refused | State::Handshake(_) => 0,
+            State::Opening | State::Refused | State::Handshake(_) | State::GivenUp(_) => 0,
             State::Smc(socket) => engine.room(socket),
             State::Tcp => self.tcp.room(interface, connection.name),
         }
@@ -75,7 +75,7 @@ impl<T: Tcp> Connections<T> {
     ) -> Result<usize, Closed> {
         let connection = self.get(id).ok_or(Closed::Gone)?;
         match connection.state {
-            State::Opening | State::Refused | State::Handshake(_) => Ok(0),
+            State::Opening | State::Refused | State::Handshake(_) | State::GivenUp(_) => Ok(0),
             State::Smc(socket) => engine.send(socket, bytes, ctx).map_err(|error| match error {
                 SendError::Closed => Closed::Finished,
                 SendError::Aborted | SendError::NoMemory => Closed::Gone,
@@ -94,7 +94,7 @@ impl<T: Tcp> Connections<T> {
     ) {
         let Some(connection) = self.get(id) else { return };
         match connection.state {
-            State::Opening | State::Refused => {}
+            State::Opening | State::Refused | State::GivenUp(_) => {}
             State::Handshake(socket) | State::Smc(socket) => engine.shutdown(socket, ctx),
             State::Tcp => self.tcp.finish(interface, connection.name),
         }

@@ -35,7 +35,7 @@ impl Tcp for One {
 
 /// What a user reads first after a fallback, when this arrives.
 fn first_read(arrives: &[u8]) -> Result<Vec<u8>, Closed> {
-    let mut interface = Interface::new([2; 6], 1500, 1, Instant::ZERO);
+    let mut interface = Interface::new([2; 6], 1500, [1; 32], Instant::ZERO);
     let mut w = World::new(1);
     let mut connections = Connections::new(One(RefCell::default()), 0, 0, false);
     let mut read = [0; 100];

@@ -23,6 +23,7 @@ impl Engine {
     ) -> Option<Region> {
         let size = rmbe_bytes(self.config.rmb_size) as usize;
         if let Ok(region) = ctx.provider.register_on_demand(pd, size, ctx.rng) {
+            self.on_demand = true;
             self.fill_stock(ctx);
             return Some(region);
         }

@@ -31,7 +31,7 @@ impl Engine {
         let Some(socket) = self.socket_mut(id).filter(|socket| socket.group == Some(group)) else {
             // Late words about a socket that is gone.
             self.counters.cdc_strays += 1;
-            return;
+            return self.handle_late_cdc(group, cdc, ctx);
         };
         let key = id.key();
         if cdc.producer.contains(Producer::FAILOVER) {
@@ -85,6 +85,7 @@ impl Engine {
             socket.touch(dirty);
         }
         counters.bytes_received += produced;
+        socket.end_missed &= !cdc.end.is_closed();
         let news = cdc.end.difference(socket.rx_end);
         if !news.is_empty() {
             let ready = self.handle_end(key, news);

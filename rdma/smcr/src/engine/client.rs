@@ -91,6 +91,9 @@ impl Engine {
             (self.make_group(&new, mac, ctx)?, 0)
         } else {
             match self.group_of_accept(&accept, remote) {
+                Some((group, _)) if self.groups[group].is_clogged() => {
+                    return Err(Refusal::Decline(Reason::MAX_CONNECTIONS));
+                }
                 Some(found) => found,
                 // The server is ahead of us: another handshake makes the group.
                 None if self.makes_group_with(accept.peer_id, remote) => return Ok(Taken::Hold),

@@ -1,6 +1,6 @@
 //! Ends of sockets: what users want, what the table says, and when all is given back.
 
-use super::{Engine, EngineContext, Input, Ready, Said, Say, SocketId, State};
+use super::{Engine, EngineContext, Input, Ready, Role, Said, Say, SocketId, State};
 use crate::wire::cdc::End;
 use crate::wire::llc::DeleteReason;
 use verbs::Provider;
@@ -41,6 +41,18 @@ impl Engine {
         socket.linger = Some(linger);
         self.arm_socket(key, linger);
         self.touch(key);
+        self.pin(id);
+    }
+
+    /// Counts a socket that its user has given up against the share of its host: how long it stays is the peer's word.
+    fn pin(&mut self, id: SocketId) {
+        let Some(socket) = self.socket_mut(id).filter(|socket| socket.role == Role::Server) else {
+            return;
+        };
+        if !core::mem::replace(&mut socket.pinned, true) {
+            let remote = socket.remote;
+            self.admission.pin(remote);
+        }
     }
 
     /// Ends all link groups, says so to their peers (DELETE_LINK), and takes no socket any more: the machine is
@@ -66,6 +78,7 @@ impl Engine {
         if socket.established {
             socket.released = true;
             self.abort_socket(id.key(), ctx);
+            self.pin(id);
         } else {
             self.close(id, ctx);
         }
@@ -143,8 +156,11 @@ impl Engine {
         let released = socket.released;
         self.give_back(key, ctx);
         if released {
-            self.sockets.remove(key);
+            let socket = self.sockets.remove(key);
             self.timers.sockets.forget(key);
+            if socket.pinned {
+                self.admission.unpin(socket.remote);
+            }
         } else if !self.sockets[key].told_closed {
             self.sockets[key].told_closed = true;
             self.announce(key, Ready::CLOSED);

@@ -111,6 +111,10 @@ pub struct Config {
     pub max_sockets: usize,
     /// Most link groups.
     pub max_groups: usize,
+    /// Most link groups with one host.
+    pub groups_per_host: usize,
+    /// Bytes of the receive buffers that one host may have, by its TCP address. Who has more goes back to TCP.
+    pub memory_per_host: u64,
     /// Most connections of a link group, 16 to 255.
     pub max_conns: u8,
     /// Most links of a link group, 1 or 2.
@@ -170,6 +174,8 @@ impl Default for Config {
             spare_buffers: 64,
             max_sockets: 4096,
             max_groups: 128,
+            groups_per_host: 32,
+            memory_per_host: u64::MAX,
             max_conns: 255,
             max_links: 1,
             clc_wait: Duration::from_secs(6),
@@ -213,8 +219,8 @@ impl Config {
             "send_buffer: a power of two, at least 4096"
         } else if self.max_sockets == 0 || self.max_sockets > MAX_SOCKETS {
             "max_sockets: 1 to 65534"
-        } else if self.max_groups == 0 || self.completions == 0 {
-            "max_groups, completions: at least 1"
+        } else if self.max_groups.min(self.groups_per_host) == 0 || self.completions == 0 {
+            "max_groups, groups_per_host, completions: at least 1"
         } else if self.max_conns < LEAST_CONNECTIONS {
             "max_conns: 16 to 255"
         } else if !(1..=2).contains(&self.max_links) {
@@ -278,6 +284,7 @@ mod tests {
         assert!(with(|c| c.max_sockets = 65534) && !with(|c| c.max_sockets = 65535));
         assert!(with(|c| c.max_sockets = 1) && !with(|c| c.max_sockets = 0));
         assert!(with(|c| c.max_groups = 1) && !with(|c| c.max_groups = 0));
+        assert!(with(|c| c.groups_per_host = 1) && !with(|c| c.groups_per_host = 0));
         assert!(with(|c| c.completions = 1) && !with(|c| c.completions = 0));
         assert!(with(|c| c.max_conns = 16) && !with(|c| c.max_conns = 15));
         assert!(with(|c| c.max_links = 2) && !with(|c| c.max_links = 3));

@@ -1,6 +1,5 @@
 //! Link groups: how they are made, joined by sockets, left, and ended.
 
-use super::buffers::put_back;
 use super::config::{Device, address_of};
 use super::handshake::Refusal;
 use super::peer_buffers::PeerBuffers;
@@ -15,7 +14,7 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use net::Neighbours;
 use net::Resolution;
-use verbs::{PdId, Provider};
+use verbs::Provider;
 
 /// How long the queue pairs of a group stay after its end was said.
 const FAREWELL: Duration = Duration::from_millis(250);
@@ -47,11 +46,15 @@ impl Engine {
         ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Option<[u8; 6]>, Refusal> {
-        if new.version == 1 {
-            return Ok(Some(new.peer_mac));
+        // In version 1 the peer says a MAC address besides: that of its GID, or the one that the table has for it.
+        let is_said = |mac: [u8; 6]| new.version > 1 || mac == new.peer_mac;
+        if let Some(mac) = net::mac_of_link_local(new.peer_gid).filter(|_| new.version == 1) {
+            let found = Some(mac).filter(|mac| is_said(*mac));
+            return found.map(Some).ok_or(Refusal::Decline(Reason::NO_ROUTE));
         }
         match neighbours.resolve(address_of(new.peer_gid), ctx.now) {
-            Resolution::Known(mac) => Ok(Some(mac)),
+            Resolution::Known(mac) if is_said(mac) => Ok(Some(mac)),
+            Resolution::Known(_) => Err(Refusal::Decline(Reason::NO_ROUTE)),
             Resolution::Pending => Ok(None),
             Resolution::Unreachable | Resolution::NoRoute => {
                 Err(Refusal::Decline(Reason::NO_ROUTE))
@@ -67,11 +70,13 @@ impl Engine {
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<usize, Refusal> {
         let no_memory = Refusal::Decline(Reason::MEMORY);
-        if self.groups.len() >= self.config.max_groups && !self.make_room(ctx) {
+        let remote = self.sockets[new.socket].remote;
+        let may = self.may_have_group(remote, ctx)
+            && (self.groups.len() < self.config.max_groups || self.make_room(ctx));
+        if !may {
             return Err(no_memory);
         }
         let pd = ctx.provider.alloc_pd().map_err(|_| no_memory)?;
-        let remote = self.sockets[new.socket].remote;
         let id = self.next_group;
         self.next_group = self.next_group.wrapping_add(1).max(1);
         let key = self.groups.insert(Group {
@@ -95,6 +100,8 @@ impl Engine {
             next_link: 1,
             members: Vec::new(),
             idle: None,
+            retained: Vec::new(),
+            is_retiring: false,
             buffers: PeerBuffers::default(),
             flow: None,
             wants_link: false,
@@ -150,12 +157,15 @@ impl Engine {
         let size = rmbe_bytes(self.config.rmb_size);
         let group = &self.groups[group_key];
         let pd = self.pd_of(group_key, link).unwrap_or(group.pd);
-        let Some(region) = self.register_buffer(pd, ctx) else {
+        let remote = self.sockets[key].remote;
+        let may = self.may_have_buffer(remote, size.into());
+        let Some(region) = may.then(|| self.register_buffer(pd, ctx)).flatten() else {
             if first_contact {
                 self.drop_group(group_key, ctx);
             }
             return Err(Refusal::Decline(Reason::MEMORY));
         };
+        self.note_buffer(remote);
         let group = &mut self.groups[group_key];
         let member = group.members.len();
         group.members.push(key);
@@ -257,49 +267,6 @@ impl Engine {
         }
     }
 
-    /// Takes a socket's memory and its place in its group.
-    pub(super) fn give_back<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
-        let Engine { sockets, groups, spare, config, .. } = self;
-        let socket = &mut sockets[key];
-        if let Some(buffer) = socket.buffer.take() {
-            recycle(spare, config.spare_buffers, buffer, ctx);
-        }
-        let keys: Vec<(PdId, u32)> = socket.rmb_keys().collect();
-        for one in socket.elsewhere.drain(..) {
-            let _ = ctx.provider.deregister(one.region.id);
-        }
-        if let Some(region) = socket.rmb.take() {
-            // What the peer has written and not told of lies in memory, too.
-            let lazy = ctx.provider.take_on_demand_memory(region.id);
-            // It is registered as long as the socket has it.
-            let _ = ctx.provider.deregister(region.id);
-            match lazy {
-                Some(memory) => put_back(memory, ctx),
-                None if !region.memory.is_empty() => ctx.arena.free(region.memory),
-                None => {}
-            }
-        }
-        let Some(group_key) = socket.group.take() else { return };
-        let (told, member) = (socket.peer.size > 0, socket.member);
-        let Some(group) = groups.get_mut(group_key) else { return };
-        group.members.swap_remove(member);
-        if let Some(&moved) = group.members.get(member) {
-            sockets[moved].member = member;
-        }
-        if told {
-            group.dead_keys.extend(keys);
-        }
-        if group.members.is_empty() {
-            group.idle = Some(ctx.now);
-            self.arm_group(group_key, ctx.now);
-        }
-        self.next_flow(group_key, ctx);
-    }
-
     /// The first link of a group is confirmed.
     pub(super) fn group_up(&mut self, key: usize, now: Instant) {
         let group = &mut self.groups[key];
@@ -391,8 +358,8 @@ impl Engine {
     ) {
         self.counters.aborted += 1;
         self.apply(key, Input::LinksLost);
-        self.sockets[key].in_flight = 0;
         self.give_back(key, ctx);
+        self.sockets[key].in_flight = 0;
         self.announce(key, Ready::ABORTED | Ready::CLOSED);
         self.reap(key, ctx);
     }
@@ -416,6 +383,7 @@ impl Engine {
             let _ = ctx.provider.destroy_qp(link.qp);
             ctx.arena.free(link.memory);
         }
+        self.release_retained(&group.retained, ctx);
         // Neither a region nor a queue pair of it is left.
         let _ = ctx.provider.dealloc_pd(group.pd);
     }

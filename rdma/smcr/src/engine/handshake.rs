@@ -2,6 +2,7 @@
 
 use super::table::{Handshake, LINKS, Phase};
 use super::{Engine, EngineContext, Notice, Ready, Role, Socket, SocketId, State};
+use crate::wire::cdc::End;
 use crate::wire::llc::DeleteReason;
 use crate::wire::{Decline, Eid, Os, Reason, WireError, frame_length};
 use alloc::vec::Vec;
@@ -55,14 +56,21 @@ impl Engine {
         if self.closing || self.sockets.len() >= self.config.max_sockets {
             return None;
         }
-        self.generation = self.generation.wrapping_add(1);
+        let place = self.sockets.vacant_entry().key();
+        // What is kept of a socket that is gone has its name to itself.
+        let id = loop {
+            self.generation = self.generation.wrapping_add(1);
+            let id = SocketId::new(place, self.generation);
+            if !self.retained.contains_key(&id) {
+                break id;
+            }
+        };
         let (phase, patience) = match role {
             Role::Server => (Phase::Proposal, self.config.clc_wait),
             Role::Client => (Phase::Accept, self.config.accept_wait.0),
         };
         let deadline = ctx.now + patience;
         let entry = self.sockets.vacant_entry();
-        let id = SocketId::new(entry.key(), self.generation);
         let key = entry.key();
         let handshake = Handshake {
             phase,
@@ -76,6 +84,8 @@ impl Engine {
             version: 2,
             held_back: Vec::new(),
             answered: false,
+            offered: false,
+            told_key: false,
             link_lost: false,
         };
         entry.insert(Socket::new(id, role, [local, remote], owner, handshake));
@@ -129,6 +139,10 @@ impl Engine {
         let count = handshake.output.len().min(into.len());
         into[..count].copy_from_slice(&handshake.output[..count]);
         handshake.output.drain(..count);
+        let phase = handshake.phase;
+        handshake.offered |=
+            count > 0 && matches!(phase, Phase::Confirm | Phase::Link | Phase::Done);
+        handshake.told_key |= handshake.offered;
         if socket.established && handshake.output.is_empty() {
             socket.handshake = None;
         }
@@ -219,7 +233,12 @@ impl Engine {
             self.waited_in_vain(self.sockets[key].remote, ctx.now);
         }
         let group = self.sockets[key].group.filter(|_| decline.out_of_sync);
-        let lost = self.sockets[key].handshake.as_ref().is_some_and(|hs| hs.link_lost);
+        let mut lost = false;
+        if let Some(handshake) = &mut self.sockets[key].handshake {
+            lost = handshake.link_lost;
+            // It has no use for our buffer.
+            handshake.offered = false;
+        }
         self.fall_back(key, decline.reason, true, ctx);
         let Some(group_key) = group.filter(|_| !lost) else { return };
         let links = self.groups.get(group_key).map_or(0, |group| group.active_links());
@@ -231,6 +250,21 @@ impl Engine {
         for at in 0..LINKS {
             self.test_link(group_key, at, ctx);
         }
+    }
+
+    /// A server declines whose client is done: it is not on SMC-R, though its client is. The connection is lost.
+    pub fn handle_late_decline<P: Provider + ?Sized>(
+        &mut self,
+        id: SocketId,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let is_client = |socket: &&Socket| socket.established && socket.role == Role::Client;
+        if self.socket(id).filter(is_client).is_none() {
+            return;
+        }
+        let ready = self.handle_end(id.key(), End::ABORT);
+        self.announce(id.key(), ready);
+        self.reap(id.key(), ctx);
     }
 
     /// A handshake as client has waited in vain for what comes over RoCE.
@@ -265,6 +299,10 @@ impl Engine {
         if let Some(handshake) = &mut self.sockets[key].handshake {
             let version = handshake.version;
             let decline = Decline { version, out_of_sync, peer_id, reason, os: Os::LINUX };
+            if matches!(handshake.phase, Phase::Confirm | Phase::Link) && !handshake.offered {
+                // The Accept or Confirm has not gone out, and does not any more.
+                handshake.output.clear();
+            }
             handshake.output.extend(decline.emit());
         }
         if self.sockets[key].role == Role::Server {

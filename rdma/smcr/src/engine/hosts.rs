@@ -3,21 +3,67 @@
 
 use super::ids::SocketId;
 use super::table::Group;
-use super::{Engine, IpAddr, Phase};
+use super::{Engine, EngineContext, IpAddr, Phase};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
+use verbs::Provider;
 
 /// What there is with a host.
 #[derive(Debug, Default)]
 pub(super) struct Host {
     /// Link groups with it.
     pub groups: Vec<usize>,
+    /// Receive buffers that it was offered.
+    pub buffers: u64,
     /// Sockets whose handshake holds a message, perhaps for one of these.
     held: BTreeSet<SocketId>,
 }
 
+impl Host {
+    /// Whether there is nothing any more.
+    fn is_forgotten(&self) -> bool {
+        self.groups.is_empty() && self.held.is_empty() && self.buffers == 0
+    }
+}
+
 impl Engine {
+    /// Whether a host may have another receive buffer of so many bytes. It may have one in any case.
+    pub(super) fn may_have_buffer(&self, host: IpAddr, size: u64) -> bool {
+        let has = self.hosts.get(&host).map_or(0, |host| host.buffers);
+        has == 0 || (has + 1).saturating_mul(size) <= self.config.memory_per_host
+    }
+
+    /// A host was given a receive buffer.
+    pub(super) fn note_buffer(&mut self, host: IpAddr) {
+        self.hosts.entry(host).or_default().buffers += 1;
+        self.buffers += 1;
+    }
+
+    /// A receive buffer of a host is gone.
+    pub(super) fn forget_buffer(&mut self, host: IpAddr) {
+        if let Some(host) = self.hosts.get_mut(&host) {
+            host.buffers = host.buffers.saturating_sub(1);
+        }
+        self.buffers = self.buffers.saturating_sub(1);
+        self.forget_host(host);
+    }
+
+    /// Whether there may be another link group with a host: one that has its share gives an idle one up.
+    pub(super) fn may_have_group<P: Provider + ?Sized>(
+        &mut self,
+        host: IpAddr,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
+        if self.groups_with(host).count() < self.config.groups_per_host {
+            return true;
+        }
+        let idle = |(key, group): (usize, &Group)| group.idle.map(|since| (since, key));
+        let Some((_, key)) = self.groups_with(host).filter_map(idle).min() else { return false };
+        self.drop_group(key, ctx);
+        true
+    }
+
     /// The link groups with a host.
     pub(super) fn groups_with(&self, host: IpAddr) -> impl Iterator<Item = (usize, &Group)> {
         let keys = self.hosts.get(&host).into_iter().flat_map(|host| &host.groups);
@@ -47,7 +93,7 @@ impl Engine {
     }
 
     fn forget_host(&mut self, host: IpAddr) {
-        if self.hosts.get(&host).is_some_and(|it| it.groups.is_empty() && it.held.is_empty()) {
+        if self.hosts.get(&host).is_some_and(|it| it.is_forgotten()) {
             self.hosts.remove(&host);
         }
     }

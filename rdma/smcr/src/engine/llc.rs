@@ -447,6 +447,9 @@ impl Engine {
             self.groups[group_key].flow =
                 Some((Flow::ConfirmKey { rkey: token.rkey, socket }, deadline));
             self.send_llc(group_key, link, false, body, ctx);
+            if let Some(handshake) = self.socket_mut(socket).and_then(|it| it.handshake.as_mut()) {
+                handshake.told_key = true;
+            }
         } else if !group.dead_keys.is_empty() {
             // By one of a buffer's keys the peer finds the others.
             let pd = group.links[at].as_ref().map(|link| link.pd);

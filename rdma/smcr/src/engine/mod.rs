@@ -33,6 +33,7 @@ mod ids;
 mod link;
 mod llc;
 mod peer_buffers;
+mod retained;
 mod server;
 mod state;
 mod stats;
@@ -61,6 +62,7 @@ use doubts::Doubts;
 use drivers::hal::{Instant, Window};
 use hosts::Host;
 use ids::WorkId;
+use retained::Retained;
 use slab::Slab;
 use table::{Group, GroupState, Phase, Socket};
 use timer::Timers;
@@ -84,8 +86,13 @@ pub struct Engine {
     cq: CqId,
     sockets: Slab<Socket>,
     groups: Slab<Group>,
+    /// What is left of sockets whose peers have not let go of their receive buffers.
+    retained: BTreeMap<SocketId, Retained>,
     /// By their TCP addresses.
     hosts: BTreeMap<IpAddr, Host>,
+    /// Receive buffers that are registered, and whether they have memory only when they are written to.
+    buffers: usize,
+    on_demand: bool,
     /// Servers with which SMC-R comes to nothing.
     doubts: Doubts,
     generation: u16,
@@ -152,7 +159,10 @@ impl Engine {
             cq,
             sockets: Slab::new(),
             groups: Slab::new(),
+            retained: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            buffers: 0,
+            on_demand: false,
             doubts: Doubts::default(),
             generation: ctx.rng.next_u32() as u16,
             next_group: 1,
@@ -182,6 +192,10 @@ impl Engine {
     /// Takes what has completed, at most [`BATCH`]; how much that was. Then [`Engine::poll_event`] and, once the user
     /// has answered, [`Engine::flush`].
     pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> usize {
+        if self.buffers > 0 && self.on_demand && ctx.provider.odp_pool() == 0 {
+            // Peers that write and do not tell have taken all.
+            self.fill_stock(ctx);
+        }
         for handled in 0..BATCH {
             let Some(completion) = ctx.provider.poll_cq(self.cq) else { return handled };
             let work = WorkId::from_bits(completion.id);
@@ -306,6 +320,14 @@ impl Engine {
     /// The queue pair of a group's link, for tests that lie in its name.
     pub(crate) fn queue_pair(&self, group: usize, link: usize) -> Option<verbs::QpId> {
         Some(self.groups.get(group)?.links.get(link)?.as_ref()?.qp)
+    }
+
+    /// A server's socket as it is after its first contact, whatever the peer has said.
+    pub(crate) fn forge_first_contact(&mut self, id: SocketId, now: Instant) {
+        if let Some(group) = self.socket(id).and_then(|socket| socket.group) {
+            self.link_up(group, 0);
+            self.establish(id.key(), now);
+        }
     }
 
     /// Forgets where the buffers of a group's peer are.

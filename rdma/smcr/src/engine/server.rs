@@ -66,9 +66,7 @@ impl Engine {
                 && (group.peer_gid, group.peer_mac) == (new.peer_gid, new.peer_mac);
             match group.state {
                 GroupState::Making(_) => return Err(()),
-                GroupState::Active
-                    if same && group.members.len() < usize::from(group.max_conns) =>
-                {
+                GroupState::Active if same && group.has_place() => {
                     reuse = reuse.or(group.active_link().map(|link| (at, link)));
                 }
                 GroupState::Active | GroupState::Ending(_) => {}

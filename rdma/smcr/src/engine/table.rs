@@ -107,6 +107,10 @@ pub(super) struct Handshake {
     pub held_back: Vec<u8>,
     /// As client: CONFIRM_LINK was answered, and whether the server has that is not known: it may be on SMC-R.
     pub answered: bool,
+    /// Our Accept or Confirm has gone out: the peer may write to our receive buffer.
+    pub offered: bool,
+    /// The peer was told the buffer's key.
+    pub told_key: bool,
     /// As server: the link that our Accept named is gone. What the peer makes of that is its word: a Decline
     /// of ours could meet its own, and be taken for data.
     pub link_lost: bool,
@@ -145,6 +149,8 @@ pub(super) struct Socket {
     pub established: bool,
     /// Our user has closed: it hears nothing more.
     pub released: bool,
+    /// It is, and counts against the share of its host until it is gone.
+    pub pinned: bool,
 
     /// As the device has it of the link on which the connection began, in this domain; and others of the group's.
     pub rmb: Option<Region>,
@@ -166,6 +172,8 @@ pub(super) struct Socket {
     pub rx_seqno: u16,
     pub rx_producer: Producer,
     pub rx_end: End,
+    /// Its end is not the peer's word: that was missed.
+    pub end_missed: bool,
     /// Position behind the peer's urgent byte that was not read yet.
     pub rx_urgent: Option<u64>,
 
@@ -251,6 +259,7 @@ impl Socket {
             state: State::Init,
             established: false,
             released: false,
+            pinned: false,
             rmb: None,
             rmb_pd: PdId(0),
             elsewhere: Vec::new(),
@@ -265,6 +274,7 @@ impl Socket {
             rx_seqno: 0,
             rx_producer: Producer::empty(),
             rx_end: End::empty(),
+            end_missed: false,
             rx_urgent: None,
             buffer: None,
             peer: PeerBuffer::default(),
@@ -396,6 +406,10 @@ pub(super) struct Group {
     pub members: Vec<usize>,
     /// Since when there are none.
     pub idle: Option<Instant>,
+    /// Sockets that are gone, and whose receive buffers the peer has not let go of.
+    pub retained: Vec<SocketId>,
+    /// It takes no more connections.
+    pub is_retiring: bool,
     /// The peer's buffers: where each is, on each link.
     pub buffers: PeerBuffers,
     pub flow: Option<(Flow, Instant)>,

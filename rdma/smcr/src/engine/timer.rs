@@ -149,6 +149,7 @@ impl Engine {
         let reads = socket.rx_end.contains(End::SENDING_DONE) && !socket.tx_end.is_closed();
         if until <= ctx.now && !reads && socket.rx_seqno == heard {
             socket.tcp_finished = None;
+            socket.end_missed = true;
             let ready = self.handle_end(key, End::ABORT);
             self.announce(key, ready);
             self.reap(key, ctx);
@@ -190,6 +191,7 @@ impl Engine {
         if let Some(idle) = group.idle {
             let keep =
                 if group.role == Role::Server { self.config.keep.0 } else { self.config.keep.1 };
+            let keep = group.keeps(keep);
             if idle + keep <= ctx.now {
                 return self.end_group(key, DeleteReason::PROGRAM, false, ctx);
             }

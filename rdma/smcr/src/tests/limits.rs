@@ -1,6 +1,6 @@
 //! How much there may be: sockets, link groups, buffers in stock; and who makes room for whom.
 
-use super::hostile::proposal;
+use super::hostile::{proposal, write};
 use crate::engine::{Config, Ready, Role, SocketId};
 use crate::testing::{World, config, ip, pattern};
 use crate::wire::{Decline, Reason};
@@ -199,4 +199,68 @@ fn a_buffer_that_was_written_to_stays() {
     w.wait(10 * SECOND);
     assert_eq!(w.free(0), free, "it stays");
     assert!(!w.was_told(0, server, Ready::ABORTED));
+}
+
+/// With what is shipped: a host under many names has its share of link groups, and another finds places.
+#[test]
+fn greedy_host_leaves_link_groups_to_others() {
+    let shipped = || Config { eids: config().eids, rmb_size: 0, ..Config::default() };
+    let mut w = World::with(59, [shipped(), shipped()]);
+    let mut taken = 0;
+    let greedy = Ipv4Addr::new(10, 0, 0, 98).into();
+    for n in 0..60u8 {
+        let id = w
+            .with_engine(0, |engine, ctx, _| engine.open(Role::Server, [ip(0, 0), greedy], 0, ctx))
+            .unwrap();
+        let mut proposal = proposal();
+        // Another instance of the peer, as it says.
+        proposal[8] = n;
+        w.hear(0, id, &proposal);
+        w.with_engine(0, |engine, ctx, _| {
+            // Its group stays, as one that is in use.
+            engine.forge_first_contact(id, ctx.now);
+        });
+        taken += usize::from(declined(&mut w, id).is_none());
+    }
+    assert_eq!(taken, 32);
+    let ids = w.established();
+    w.transfer(1, ids, &pattern(5000, 1), 1000);
+}
+
+/// A host that has its share of memory for receive buffers goes on over TCP; others have SMC-R.
+#[test]
+fn greedy_host_leaves_memory_for_buffers_to_others() {
+    let size = 16u64 << 10;
+    let settings = || Config { memory_per_host: 3 * size, ..config() };
+    let mut w = World::with(60, [settings(), settings()]);
+    let all: Vec<_> = (0..3).map(|_| w.established()).collect();
+    let at = w.connect_from(1);
+    let [server, client] = w.tcp[at].ends.map(Option::unwrap);
+    w.wait(SECOND);
+    for (n, id) in [server, client].into_iter().enumerate() {
+        assert!(w.was_told(n, id, Ready::FALLBACK));
+        assert_eq!(w.hosts[n].engine.fallback(id), Some(Reason::MEMORY));
+    }
+    let other = stranger(&mut w, 99);
+    assert_eq!(declined(&mut w, other), None, "an Accept");
+    w.transfer(1, all[0], &pattern(5000, 1), 1000);
+    // What is given back is there for the next.
+    (0..2).for_each(|n| w.close(n, all[1][n]));
+    w.wait(SECOND);
+    let ids = w.established();
+    w.transfer(1, ids, &pattern(5000, 1), 1000);
+}
+
+/// A peer that writes on many connections, and tells of nothing, takes what is in stock; others are served.
+#[test]
+fn peer_that_tells_nothing_leaves_others_memory() {
+    let mut w = World::new(61);
+    let good = w.established();
+    let silent: Vec<_> = (0..40).map(|_| w.established()).collect();
+    for ids in &silent {
+        write(&mut w, ids[1], b"not told of");
+    }
+    let begun = w.network.now;
+    w.transfer(1, good, &pattern(5000, 1), 1000);
+    assert!(w.network.now.since(begun) < SECOND);
 }

@@ -16,6 +16,7 @@ mod cards;
 mod endings;
 mod failover;
 mod figures;
+mod given_up;
 mod handshakes;
 mod hostile;
 mod limits;

@@ -283,6 +283,9 @@ fn who_is_no_other_host_is_declined() {
         (proposal().gid, mac(1, 0), None),
         // RoCEv1 has addresses of IPv4 as well.
         (gid("::ffff:10.0.0.2"), mac(1, 0), None),
+        // The MAC address is that of the GID, or of its address in the neighbour table.
+        (proposal().gid, mac(1, 1), Some(Reason::NO_ROUTE)),
+        (gid("::ffff:10.0.0.2"), mac(1, 1), Some(Reason::NO_ROUTE)),
         (gid("::"), mac(1, 0), bad),
         (gid("::1"), mac(1, 0), bad),
         (gid("ff02::1"), mac(1, 0), bad),

@@ -60,7 +60,7 @@ impl RoceEnd {
             RoceEnd { roce, tx: TxBuffer::new(), arrived: VecDeque::new(), sent: VecDeque::new() }
         });
         for (end, other) in ends.iter_mut().zip([2, 1]) {
-            end.roce.learn_neighbour(address(other), [2, 0, 0, 0, 0, other]);
+            end.roce.pin_neighbour(0, address(other), [2, 0, 0, 0, 0, other]);
         }
         ends
     }

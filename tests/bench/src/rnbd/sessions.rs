@@ -25,6 +25,10 @@ size = \"1MiB\"
 queue_depth = 512
 chunk_size = \"128KiB\"
 oversubscribe = 4096
+
+[limits]
+sessions_per_host = 64
+memory_per_host = \"16TiB\"
 ";
 /// Machines between which the smallest is looked for, in MiB.
 const LEAST: u32 = 16;

@@ -23,8 +23,9 @@ pub const KEYS: &[&str] = &[
 const ISTHMUS: usize = 1;
 /// Echo and discard on 7 and 9; a rule, for clients over SMC-R and TCP, to the client's own server.
 const WORDS: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
-    isthmus.smc.connections=1100 isthmus.rule.0.name=relay isthmus.rule.0.listen=7001 \
-    isthmus.rule.0.backend=10.0.1.2:7777 isthmus.rule.0.connections=1100";
+    isthmus.smc.connections=1100 isthmus.smc.connections_per_host=1100 isthmus.rule.0.name=relay isthmus.rule.0.listen=7001 \
+    isthmus.rule.0.backend=10.0.1.2:7777 isthmus.rule.0.connections=1100 \
+    isthmus.rule.0.connections_per_host=1100";
 const ECHO: u16 = 7;
 const RELAY: u16 = 7001;
 /// Linux's echo server has TCP only.

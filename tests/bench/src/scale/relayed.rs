@@ -19,7 +19,8 @@ pub const KEYS: &[&str] = &["relay_200_active_ratio"];
 
 const ISTHMUS: usize = 1;
 const WORDS: &str = "isthmus.smc.ueid.0=LAB.SMC.EID isthmus.rule.0.name=relay \
-    isthmus.rule.0.listen=7001 isthmus.rule.0.backend=10.0.1.2:7777 isthmus.rule.0.connections=256";
+    isthmus.rule.0.listen=7001 isthmus.rule.0.backend=10.0.1.2:7777 isthmus.rule.0.connections=256 \
+    isthmus.rule.0.connections_per_host=256";
 const HAPROXY: &str = "\
 global
   nbthread 1

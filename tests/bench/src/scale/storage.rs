@@ -30,7 +30,8 @@ const VOLUMES: usize = 64;
 const EACH: u32 = 150;
 const TIMES: usize = 3;
 const READ: Job = Job { name: "4 KiB read, depth 1", rw: "randread", kib: 4, depth: 1, ios: 3000 };
-const SESSION: &str = "isthmus.rnbd.queue_depth=16";
+const SESSION: &str = "isthmus.rnbd.queue_depth=16 isthmus.limits.sessions_per_host=64 \
+    isthmus.limits.memory_per_host=16TiB";
 
 /// The volume that is read, and 63 others.
 fn volumes() -> String {

@@ -58,8 +58,20 @@ impl Flood {
 
 /// The frame of SYN number `n`.
 fn syn(n: u32, server: SocketAddr, mac: [u8; 6]) -> Vec<u8> {
+    let from: IpAddr = match server.ip() {
+        IpAddr::V4(_) => Ipv4Addr::from(0x0a09_0100 | (n % 0xfe00)).into(),
+        IpAddr::V6(_) => {
+            Ipv6Addr::from((0xfd09_u128 << 112) | 0x1_0000 | u128::from(n % 0xfe00)).into()
+        }
+    };
+    syn_of(n, (SocketAddr::new(from, n as u16 | 1), [2, 0, 0, 0, 2, 0]), (server, mac))
+}
+
+/// The frame of a SYN with this sequence number, from an address and a MAC address to others.
+pub fn syn_of(n: u32, from: (SocketAddr, [u8; 6]), to: (SocketAddr, [u8; 6])) -> Vec<u8> {
+    let ((client, own), (server, mac)) = (from, to);
     let tcp = TcpRepr {
-        src_port: n as u16 | 1,
+        src_port: client.port(),
         dst_port: server.port(),
         control: TcpControl::Syn,
         seq_number: TcpSeqNumber(n as i32),
@@ -73,22 +85,21 @@ fn syn(n: u32, server: SocketAddr, mac: [u8; 6]) -> Vec<u8> {
         payload: &[],
     };
     let (next_header, payload_len, hop_limit) = (IpProtocol::Tcp, tcp.buffer_len(), 64);
-    let (ethertype, ip) = match server.ip() {
-        IpAddr::V4(dst_addr) => {
-            let src_addr = Ipv4Addr::from(0x0a09_0100 | (n % 0xfe00));
+    let (ethertype, ip) = match (client.ip(), server.ip()) {
+        (IpAddr::V4(src_addr), IpAddr::V4(dst_addr)) => {
             let ip = Ipv4Repr { src_addr, dst_addr, next_header, payload_len, hop_limit };
             (EthernetProtocol::Ipv4, IpRepr::Ipv4(ip))
         }
-        IpAddr::V6(dst_addr) => {
-            let src_addr = Ipv6Addr::from((0xfd09_u128 << 112) | 0x1_0000 | u128::from(n % 0xfe00));
+        (IpAddr::V6(src_addr), IpAddr::V6(dst_addr)) => {
             let ip = Ipv6Repr { src_addr, dst_addr, next_header, payload_len, hop_limit };
             (EthernetProtocol::Ipv6, IpRepr::Ipv6(ip))
         }
+        (client, server) => panic!("no packet goes from {client} to {server}"),
     };
     let mut bytes = vec![0; 14 + ip.buffer_len()];
     let mut frame = EthernetFrame::new_unchecked(&mut bytes[..]);
     frame.set_dst_addr(EthernetAddress(mac));
-    frame.set_src_addr(EthernetAddress([2, 0, 0, 0, 2, 0]));
+    frame.set_src_addr(EthernetAddress(own));
     frame.set_ethertype(ethertype);
     let checksums = ChecksumCapabilities::default();
     ip.emit(&mut *frame.payload_mut(), &checksums);

@@ -128,7 +128,7 @@ impl World {
                 unacknowledged: 8,
             };
             let mut roce = Roce::new(port, limits, &mut rng);
-            roce.learn_neighbour(ip(1 - n), mac(1 - n));
+            roce.pin_neighbour(0, ip(1 - n), mac(1 - n));
             roce.listen(7000).expect("nobody listens");
             let pd = roce.alloc_pd().expect("room");
             let cq = roce.create_cq(64).expect("room");

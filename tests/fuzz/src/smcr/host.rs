@@ -73,8 +73,8 @@ impl Host {
         }
         for other in (0..HOSTS).filter(|&other| other != host) {
             for n in 0..PORTS {
-                roce.learn_neighbour(ip(other, n).into(), mac(other, n));
-                roce.learn_neighbour(net::link_local(mac(other, n)).into(), mac(other, n));
+                roce.pin_neighbour(n, ip(other, n).into(), mac(other, n));
+                roce.pin_neighbour(n, net::link_local(mac(other, n)).into(), mac(other, n));
             }
         }
         let eid = Eid::new("LAB.SMC.EID").expect("a name");

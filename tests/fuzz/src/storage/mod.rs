@@ -148,7 +148,7 @@ impl World {
         let node = |n: usize, arena: Window, rng: &mut Rng| {
             let port = PortConfig { mac: mac(n), addresses: vec![ip(n)], mtu: 1500 };
             let mut roce = Roce::new(port, LIMITS, rng);
-            roce.learn_neighbour(ip(1 - n), mac(1 - n));
+            roce.pin_neighbour(0, ip(1 - n), mac(1 - n));
             let (tx, arena, rng) = (TxBuffer::new(), Arena::new(arena), rng.fork());
             Node { roce, tx, arena, rng }
         };

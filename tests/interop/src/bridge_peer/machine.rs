@@ -80,7 +80,8 @@ impl Machine {
         let nowhere = metal.arena().alloc(bar as usize, 4096).context("no memory")?;
         metal.put_behind(2, nowhere);
         let device = metal.find().take(Class::Bridge).remove(0);
-        let mut bridge = device.open_bridge(&mut metal, None).map_err(|why| anyhow!("{why}"))?;
+        let mut bridge =
+            device.open_bridge(&mut metal, None, true).map_err(|why| anyhow!("{why}"))?;
         let settings = ioat::Config { device: 0x2021, channels: 1, version: 0x34, fault: None };
         let mut engine = metal.beside(Ioat::new(settings));
         let device = engine.find().take(Class::Dma).remove(0);

@@ -115,7 +115,7 @@ impl Stranger {
             None => self.find_server()?,
         };
         self.mac = Some(mac);
-        self.host.roce.learn_neighbour(self.host.server.into(), mac);
+        self.host.roce.pin_neighbour(0, self.host.server.into(), mac);
         Ok(())
     }
 

@@ -18,7 +18,7 @@ const TAPS: [&str; 3] = [OPERATOR, "host2", "host3"];
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The command, its standard input, and the lines that it prints. It is ended when this is dropped.
-struct Run {
+pub(super) struct Run {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
@@ -28,7 +28,7 @@ struct Run {
 
 impl Run {
     /// Starts it with these words and a `target` of its own, so that it finds disks of nobody else's.
-    fn start(words: &[&str]) -> Result<Run> {
+    pub(super) fn start(words: &[&str]) -> Result<Run> {
         let image = std::env::var_os("ISTHMUS_IMAGE");
         let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test storage")?;
         let target = tempfile::tempdir()?;
@@ -47,7 +47,7 @@ impl Run {
     }
 
     /// Waits for a line that has this.
-    fn says(&mut self, what: &str) -> Result<String> {
+    pub(super) fn says(&mut self, what: &str) -> Result<String> {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -73,7 +73,7 @@ impl Run {
     }
 
     /// The appliance is switched off, and the command ends, content.
-    fn ends(mut self) -> Result<()> {
+    pub(super) fn ends(mut self) -> Result<()> {
         let mut input = self.input.take().context("it has ended")?;
         writeln!(input, "poweroff")?;
         drop(input);

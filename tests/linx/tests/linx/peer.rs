@@ -223,9 +223,9 @@ fn messages_of_all_sizes() -> Result<()> {
     Ok(())
 }
 
-/// Packets come in any order within 64, and twice.
+/// Packets come in any order within 64.
 #[test]
-fn another_order_and_twice() -> Result<()> {
+fn packets_in_another_order_are_delivered_in_theirs() -> Result<()> {
     for (n, how) in [Fragmentation::Simple, Fragmentation::Patch].into_iter().enumerate() {
         let config = ConnectionConfig { fragmentation: how, ..config() };
         let mut session = Session::connected(&config, 100, 5)?;
@@ -241,9 +241,6 @@ fn another_order_and_twice() -> Result<()> {
             let mut out: Vec<_> = held.drain(..).collect();
             for n in 0..out.len() {
                 out.swap(n, rng.within(0..16) as usize);
-                if rng.chance(100) {
-                    held.push(out[n].clone());
-                }
             }
             out
         });
@@ -273,7 +270,6 @@ fn another_order_and_twice() -> Result<()> {
             assert_eq!(came[..60], expected[..], "{how:?}");
         }
         assert!(session.status().counters.reordered > 100);
-        assert!(session.status().counters.duplicates > 10);
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ impl<F: Function + Send + 'static> OwnHost<F> {
         machine.put_behind(2, nowhere);
         let device = machine.find().take(Class::Bridge).remove(0);
         let mut bridge =
-            device.open_bridge(&mut machine, None).expect("the model is a good device");
+            device.open_bridge(&mut machine, None, true).expect("the model is a good device");
         let settings = ioat::Config { device: 0x2021, channels: 1, version: 0x34, fault: None };
         let mut engine = machine.beside(Ioat::new(settings));
         let device = engine.find().take(Class::Dma).remove(0);

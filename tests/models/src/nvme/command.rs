@@ -212,12 +212,16 @@ impl Nvme {
                 let name = format!("nqn.2019-08.org.qemu:{}", self.settings.serial);
                 page[768..768 + name.len()].copy_from_slice(name.as_bytes());
             }
-            3 if self.namespaces.contains_key(&command.nsid) => {
-                // One descriptor: an EUI64.
+            3 if self.settings.descriptors && self.namespaces.contains_key(&command.nsid) => {
+                // An EUI64, and the command set.
                 page[..4].copy_from_slice(&[1, 8, 0, 0]);
                 page[4..12].copy_from_slice(
                     &(0x5254_0000_0000_0000 | u64::from(command.nsid)).to_be_bytes(),
                 );
+                let shape = self.namespaces.get(&command.nsid).map(|it| it.shape);
+                if let Some(csi) = shape.and_then(|shape| shape.command_set) {
+                    page[12..17].copy_from_slice(&[4, 1, 0, 0, csi]);
+                }
             }
             2 if self.settings.lists_namespaces => {
                 let after = self.namespaces.keys().filter(|&&nsid| nsid > command.nsid);

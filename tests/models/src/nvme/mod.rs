@@ -81,6 +81,8 @@ pub struct Config {
     pub volatile_cache: bool,
     /// It lists its active namespaces.
     pub lists_namespaces: bool,
+    /// It has namespace identification descriptors.
+    pub descriptors: bool,
     /// It has the log page SMART / Health Information.
     pub health: bool,
     /// Vectors of MSI-X; 0: it has MSI.
@@ -103,6 +105,7 @@ impl Default for Config {
             optional: 0xc,
             volatile_cache: true,
             lists_namespaces: true,
+            descriptors: true,
             health: true,
             vectors: 5,
             pairs: 4,

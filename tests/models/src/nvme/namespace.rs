@@ -15,12 +15,14 @@ pub struct Shape {
     pub metadata: u16,
     /// It takes no writes.
     pub read_only: bool,
+    /// Its command set (CSI), if it has a descriptor of that.
+    pub command_set: Option<u8>,
 }
 
 impl Shape {
     /// Namespace `nsid` with so many blocks of 2^`shift` bytes.
     pub fn new(nsid: u32, blocks: u64, shift: u8) -> Self {
-        Shape { nsid, blocks, shift, metadata: 0, read_only: false }
+        Shape { nsid, blocks, shift, metadata: 0, read_only: false, command_set: None }
     }
 }
 

@@ -67,7 +67,7 @@ impl Host {
         let port = PortConfig { mac, addresses: vec![ip], mtu };
         let mut roce = Roce::new(port, limits, rng);
         for peer in peers {
-            roce.learn_neighbour(peer.ip, peer.mac);
+            roce.pin_neighbour(0, peer.ip, peer.mac);
         }
         roce.set_link(0, self.link);
         roce.listen(PORT).expect("nobody listens there");

@@ -60,6 +60,7 @@ fn measure(seed: u64, cuts: u32, memory: [Window; 2]) -> Duration {
         ..server::Config::default()
     };
     let mut gateway = Gateway::new(ports(0).into(), 1500, config, disk, SECTORS, memory[0]);
+    gateway.stations = ports(1).into_iter().enumerate().collect();
     gateway.boot(&mut rng);
     let session = transport::Config { completions: 2048, ..transport::Config::default() };
     let settings = (client::Config::default(), session);

@@ -47,8 +47,8 @@ pub fn roce(ports: &[Port], mtu: usize, neighbours: &[Port], rng: &mut Rng) -> R
     for port in &ports[1..] {
         roce.add_port(config(port));
     }
-    for port in neighbours {
-        roce.learn_neighbour(port.ip, port.mac);
+    for (place, port) in neighbours.iter().enumerate() {
+        roce.pin_neighbour(place, port.ip, port.mac);
     }
     roce
 }
@@ -86,6 +86,8 @@ pub struct Gateway {
     pub memory: Window,
     /// Hosts that have a volume in memory of their own: `own1`, `own2` and so on.
     pub private: Vec<IpAddr>,
+    /// Who answers ARP on its networks: the place of its port, and the host's.
+    pub stations: Vec<(usize, Port)>,
     /// For so many milliseconds its ports may stand still.
     pub stalls: u64,
     machine: Option<Machine>,
@@ -112,6 +114,7 @@ impl Gateway {
             ram_sectors,
             memory,
             private,
+            stations: Vec::new(),
             stalls: 0,
             machine: None,
             boots: 0,
@@ -180,8 +183,16 @@ impl Gateway {
 
 impl netsim::Node for Gateway {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
-        if let Some(machine) = &mut self.machine {
-            machine.roce.handle_frame(port, frame, now);
+        let Some(machine) = &mut self.machine else { return };
+        machine.roce.handle_frame(port, frame, now);
+        while let Some((place, host)) = machine.roce.next_stranger() {
+            let mut known = self.stations.iter();
+            match known.find(|(of, station)| (*of, station.ip) == (place, host)) {
+                Some((_, station)) => {
+                    machine.roce.learn_neighbour(place, host, station.mac, false);
+                }
+                None => machine.roce.lose_neighbour(place, host, now),
+            }
         }
     }
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {

@@ -2,7 +2,7 @@
 //! is, and hosts that keep to no protocol ([`rogue`](super::rogue)) look at all that they are sent.
 
 use super::disk::{Manners, SimDisk};
-use super::gateway::Gateway;
+use super::gateway::{Gateway, Port};
 use super::rogue::Rogue;
 use super::{MEMORY, SECTORS, port};
 use drivers::hal::Instant;
@@ -72,6 +72,59 @@ impl netsim::Node for Node {
     }
 }
 
+/// A station with the first host's IP address and session name, and a MAC address of its own, beside that host: it gets
+/// nothing, though it begins first, and the host works as if it were alone.
+pub fn thief(seed: u64) {
+    let mut rng = Rng::new(seed);
+    netsim::with_memory(MEMORY * 3, |memory| {
+        let part = |n: usize| memory.slice(n * MEMORY, MEMORY).expect("a part of it");
+        part(0).fill(NOBODY);
+        let mut network = Network::new(rng.next_u64());
+        for node in 0..3 {
+            network.add_node(&[port(node, 0).mac]);
+        }
+        let latency = Duration::from_micros(5);
+        let disk = Manners { cache: false, latency, errors: 0, stalls: 0, kept: 1000 };
+        let config = server::Config {
+            queue_depth: 8,
+            chunk_size: 16 << 10,
+            max_sessions: 4,
+            max_connections: 8,
+            completions: 2048,
+            heartbeat_interval: Duration::from_millis(500),
+            handshake_timeout: Duration::from_secs(4),
+            ..server::Config::default()
+        };
+        let disk = SimDisk::new(SECTORS, disk, rng.fork());
+        let mut gateway = Gateway::new(vec![port(0, 0)], 1500, config, disk, SECTORS, part(0));
+        let host = port(1, 0);
+        gateway.private = vec![host.ip];
+        gateway.stations = vec![(0, host)];
+        gateway.boot(&mut rng);
+        let stolen = Port { mac: port(2, 0).mac, ip: host.ip };
+        let mut nodes = vec![Node::Gateway(Box::new(gateway))];
+        for (n, own) in [(1, host), (2, stolen)] {
+            let rogue = Rogue::new(1, own, port(0, 0), part(n), rng.fork());
+            nodes.push(Node::Rogue(Box::new(rogue)));
+        }
+        let end = network.now + Duration::from_secs(3);
+        while network.now < end {
+            let pause = Duration::from_millis(rng.within(1..100));
+            let until = network.now + pause;
+            network.run(&mut nodes, pause, |_, _| false);
+            network.now = network.now.max(until);
+            let now = network.now;
+            nodes.iter_mut().rev().for_each(|node| netsim::Node::work(node, now));
+        }
+        let answered = |node: &Node| match node {
+            Node::Rogue(rogue) => rogue.answered,
+            Node::Gateway(_) => 0,
+        };
+        assert!(answered(&nodes[1]) >= 3, "the host was answered {} times", answered(&nodes[1]));
+        assert_eq!(answered(&nodes[2]), 0, "the thief was answered");
+    });
+}
+
 /// Runs a seed.
 pub fn run(seed: u64) {
     let mut rng = Rng::new(seed);
@@ -107,6 +160,7 @@ pub fn run(seed: u64) {
         // Long enough that what is in a port's queue is repeated.
         let stalls = rng.pick(&[0, 5, 150]);
         gateway.stalls = stalls;
+        gateway.stations = (1..=hosts).map(|host| (0, port(host, 0))).collect();
         gateway.private = (1..=hosts).map(|host| port(host, 0).ip).collect();
         gateway.boot(&mut rng);
         let mut nodes = vec![Node::Gateway(Box::new(gateway))];

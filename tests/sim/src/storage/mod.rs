@@ -256,6 +256,8 @@ pub fn run(seed: u64) {
             ..server::Config::default()
         };
         let mut gateway = Gateway::new(ports(0), mtu, config, disk, SECTORS, part(0));
+        let stations = (1..=plan.hosts).flat_map(|host| ports(host).into_iter().enumerate());
+        gateway.stations = stations.collect();
         gateway.boot(&mut rng);
         nodes.push(Node::Gateway(Box::new(gateway)));
         let histories = [("disk", true), ("ram", false)].map(|(name, durable)| {

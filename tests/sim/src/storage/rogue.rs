@@ -80,7 +80,7 @@ impl Rogue {
     pub fn new(host: usize, own: Port, gateway: Port, memory: Window, mut rng: Rng) -> Self {
         let config = PortConfig { mac: own.mac, addresses: vec![own.ip], mtu: 1500 };
         let mut roce = Roce::new(config, LIMITS, &mut rng);
-        roce.learn_neighbour(gateway.ip, gateway.mac);
+        roce.pin_neighbour(0, gateway.ip, gateway.mac);
         let mut arena = Arena::new(memory);
         let mut take = |bytes| arena.alloc(bytes, 4096).expect("room");
         let (data, staging) = (take(ROOM), take(ROOM + 4096));

@@ -3,7 +3,9 @@
 use super::report::Report;
 use crate::config::linx::{Linx, LinxTransport};
 use crate::config::messaging::Rule;
+use crate::config::origin::Source;
 use crate::config::schema::Config;
+use core::net::IpAddr;
 use messaging::names::{Listen, MessageName, Target};
 use messaging::relay::balance::MAX_BACKENDS;
 use perf_responders::{perftest, qperf};
@@ -46,11 +48,32 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
         if rule.backend.iter().filter_map(Target::socket).any(|backend| backend.port() == 0) {
             report.add(format!("rule.{i}.backend"), "port 0 is none".into(), "1 to 65535");
         }
+        check_own(config, i, rule, report);
         check_messages(config, i, rule, report);
     }
     if !config.rule.is_empty() && !config.roce.enabled {
         let reason = "rules need roce.enabled".into();
         report.add("rule".into(), reason, "no rules, or roce.enabled = true");
+    }
+}
+
+/// A server at an address of the appliance itself: a rule connects to other hosts only. What was saved or handed over at
+/// boot keeps its other servers, and all else that stands in it.
+fn check_own(config: &Config, i: usize, rule: &Rule, report: &mut Report<'_>) {
+    let path = format!("rule.{i}.backend");
+    if !matches!(report.origin(&path).source, Source::File | Source::Console) {
+        return;
+    }
+    let ours = |ip: IpAddr| {
+        let ip = ip.to_canonical();
+        let of_interface = config.net.iter().flat_map(|net| net.fixed()).any(|(own, _)| own == ip);
+        let of_bridge = config.ntb.iter().any(|ntb| ntb.address == Some(ip));
+        of_interface || of_bridge || ip.is_loopback() || ip.is_unspecified()
+    };
+    let mut servers = rule.backend.iter().filter_map(Target::socket);
+    if let Some(server) = servers.find(|server| ours(server.ip())) {
+        let reason = format!("{server} is the appliance itself, which no rule can connect to");
+        report.add(path, reason, "addresses of other hosts");
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is wrong, as it is found.
 
 use crate::config::item::problem;
-use crate::config::origin::{Kind, Problem};
+use crate::config::origin::{Kind, Origin, Problem};
 use crate::config::tree::Node;
 
 /// Problems as they are found.
@@ -11,6 +11,11 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
+    /// What the value at a path, or else what is above it, was read from.
+    pub fn origin(&self, path: &str) -> Origin {
+        self.root.nearest(path).origin
+    }
+
     #[inline(never)]
     pub fn add(&mut self, path: String, reason: String, accepted: &str) {
         self.problems.push(problem(self.root.nearest(&path), &path, reason, accepted.into()));

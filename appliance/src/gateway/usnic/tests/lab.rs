@@ -3,6 +3,7 @@
 use super::super::*;
 use crate::gateway::plane::{DataPlane, Settings};
 use crate::gateway::udp_engines::UdpEngines;
+use crate::randomness::EntropySources;
 use core::time::Duration;
 use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress};
 use net::{PortAddresses, datagram};
@@ -129,8 +130,13 @@ impl Lab {
         port.local = PortAddresses { mac: OUR_MAC, v4: [OURS].into(), v6: Vec::new() };
         let mut arena = Arena::on_heap(300 << 20);
         let now = Instant::ZERO + Duration::from_secs(1);
-        let settings =
-            Settings { config: config.clone(), arena: arena.share(), seed: [7; 32], storage: None };
+        let settings = Settings {
+            config: config.clone(),
+            arena: arena.share(),
+            seed: [7; 32],
+            entropy: EntropySources::NONE,
+            storage: None,
+        };
         let mut plane = DataPlane::new(settings, vec![port], Vec::new(), Default::default(), now);
         plane.udp_engines = UdpEngines::of(
             &config,

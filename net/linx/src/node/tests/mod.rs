@@ -2,7 +2,9 @@
 
 mod hostile;
 mod names;
+mod original;
 mod tcp;
+mod watch;
 
 use super::*;
 use crate::riocm::ConnectionConfig;
@@ -169,7 +171,7 @@ impl Against {
     fn new(change: impl FnOnce(&mut LinkConfig<'_>)) -> Against {
         let mut machine = Machine::new(3);
         let mut config = LinkConfig::new("link", Transport::Tcp(TcpConfig::default()));
-        config.max_addresses = 50;
+        (config.max_addresses, config.max_peer_addresses) = (50, 50);
         change(&mut config);
         let link = machine.node.add_link(&config, machine.now).unwrap();
         machine.links.push(link);

@@ -1,0 +1,169 @@
+//! What a change of exports leaves open, and who still has it open: said where the operator has restricted or removed one.
+
+use crate::appliance::Appliance;
+use crate::clients::session_name;
+use crate::config::{Export, ExportName, Name};
+use crate::report::Value;
+use core::net::IpAddr;
+use net::hosts::Hosts;
+
+/// A device that a client has open.
+struct Open {
+    device: String,
+    session: String,
+    /// Addresses of its paths; none while it has none.
+    hosts: Vec<IpAddr>,
+}
+
+/// To whom an export is open, in words.
+fn whom(export: &Export) -> String {
+    let hosts = match export.hosts.is_empty() {
+        true => "everybody".to_string(),
+        false => Hosts::new(export.hosts.clone()).to_string(),
+    };
+    match export.sessions.is_empty() {
+        true => hosts,
+        false => format!("{hosts} in sessions of some names, which anybody may take"),
+    }
+}
+
+/// Whether an export lets a client in.
+fn lets_in(export: &Export, open: &Open) -> bool {
+    let hosts = Hosts::new(export.hosts.clone());
+    let session = export.sessions.iter().any(|name| name.as_str() == open.session);
+    (export.sessions.is_empty() || session) && open.hosts.iter().all(|&host| hosts.admits(host))
+}
+
+/// What is to be said after `changed` has become what it is in `exports`, or is gone.
+fn lines(exports: &[Export], changed: &ExportName, volume: &Name, open: &[Open]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let now = exports.iter().find(|export| export.name == *changed);
+    let restricted =
+        now.is_none_or(|e| !e.hosts.is_empty() || !e.sessions.is_empty() || e.read_only);
+    let of_volume = || exports.iter().filter(|export| export.volume == *volume);
+    if restricted {
+        for other in of_volume().filter(|export| export.name != *changed) {
+            let how = if other.read_only { " for reading" } else { "" };
+            lines.push(format!(
+                "volume {volume} is still exported to {}{how} as {}",
+                whom(other),
+                other.name
+            ));
+        }
+    }
+    for open in open.iter().filter(|open| !of_volume().any(|export| lets_in(export, open))) {
+        let hosts: Vec<String> = open.hosts.iter().map(ToString::to_string).collect();
+        lines.push(format!(
+            "{} still has {volume} open (session {}); `device close {} {}` closes it",
+            if hosts.is_empty() { "a client".into() } else { hosts.join(", ") },
+            open.session,
+            open.device,
+            open.session
+        ));
+    }
+    lines
+}
+
+/// Who can open a volume that was made now: everybody as long as there is no `[[export]]`, then nobody.
+pub(super) fn of_new_volume(name: &Name, open: bool) -> String {
+    match open {
+        true => format!("volume {name} is exported to everybody as {name}\n"),
+        false => format!("no export is of volume {name}: `export add {name} volume={name}`\n"),
+    }
+}
+
+/// The same of the appliance as it is now, as lines behind an answer.
+pub(crate) fn told(appliance: &dyn Appliance, changed: &ExportName, volume: &Name) -> String {
+    let storage = appliance.storage();
+    let mut open = Vec::new();
+    if let Some(server) = storage.server {
+        let of_volume = |id| storage.volumes.name(id) == Some(volume.as_str());
+        open.extend(server.devices().filter(|device| of_volume(device.volume)).map(|device| {
+            Open {
+                device: device.name.as_str().into(),
+                session: session_name(server, device.session),
+                hosts: server.transport().hosts(device.session).collect(),
+            }
+        }));
+    }
+    for rows in &storage.others {
+        let of_volume = rows.devices.iter().filter(|row| text(row, "volume") == volume.as_str());
+        open.extend(of_volume.map(|row| Open {
+            device: text(row, "name").into(),
+            session: text(row, "session").into(),
+            hosts: hosts_of(&rows.paths, text(row, "session")),
+        }));
+    }
+    let exports = appliance.wanted_exports();
+    let lines = lines(&exports, changed, volume, &open);
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// A text in a row that another core tells.
+fn text<'a>(row: &'a Value, key: &str) -> &'a str {
+    let Value::Object(entries) = row else { return "" };
+    match entries.iter().find(|(name, _)| name == key) {
+        Some((_, Value::Text(text))) => text,
+        _ => "",
+    }
+}
+
+/// The addresses of a session's clients, by the names of its paths: `ip:CLIENT@ip:SERVER`.
+fn hosts_of(paths: &[Value], session: &str) -> Vec<IpAddr> {
+    let of_session = paths.iter().filter(|row| text(row, "session") == session);
+    let client = |row| text(row, "name").split('@').next()?.strip_prefix("ip:")?.parse().ok();
+    let mut hosts: Vec<IpAddr> = of_session.filter_map(client).collect();
+    hosts.dedup();
+    hosts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(name: &str, volume: &str, hosts: &[&str]) -> Export {
+        Export {
+            name: name.parse().unwrap(),
+            volume: volume.parse().unwrap(),
+            read_only: false,
+            sessions: Vec::new(),
+            hosts: hosts.iter().map(|host| host.parse().unwrap()).collect(),
+        }
+    }
+
+    fn told(exports: &[Export], changed: &str, open: &[Open]) -> Vec<String> {
+        lines(exports, &changed.parse().unwrap(), &"ram0".parse().unwrap(), open)
+    }
+
+    #[test]
+    fn restricted_export_names_others_of_its_volume() {
+        let safe = export("safe", "ram0", &["10.0.0.2"]);
+        let all = [export("ram0", "ram0", &[]), safe.clone(), export("x", "other", &[])];
+        assert_eq!(told(&all, "safe", &[]), ["volume ram0 is still exported to everybody as ram0"]);
+        // Gone, it leaves the same open.
+        assert_eq!(told(&all[..1], "safe", &[]).len(), 1);
+        assert!(told(&[safe.clone()], "safe", &[]).is_empty());
+        // Nobody is misled by one that is open itself.
+        assert!(told(&all, "ram0", &[]).is_empty());
+        let some = [export("b", "ram0", &["10.0.0.3"]), safe];
+        assert_eq!(told(&some, "safe", &[]), ["volume ram0 is still exported to 10.0.0.3/32 as b"]);
+    }
+
+    #[test]
+    fn client_that_is_not_let_in_any_more_is_named() {
+        let open = |host: &str| Open {
+            device: "ram0".into(),
+            session: "gw1".into(),
+            hosts: vec![host.parse().unwrap()],
+        };
+        let all = [export("ram0", "ram0", &["10.0.0.2"])];
+        assert!(told(&all, "ram0", &[open("10.0.0.2")]).is_empty());
+        assert_eq!(
+            told(&all, "ram0", &[open("10.0.0.5")]),
+            ["10.0.0.5 still has ram0 open (session gw1); `device close ram0 gw1` closes it"]
+        );
+        let mut named = all[0].clone();
+        named.sessions = vec!["other".parse().unwrap()];
+        assert_eq!(told(&[named], "ram0", &[open("10.0.0.2")]).len(), 1);
+    }
+}

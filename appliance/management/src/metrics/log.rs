@@ -1,0 +1,25 @@
+//! What was counted of the log.
+
+use super::page::Page;
+use crate::appliance::Appliance;
+use crate::log_ring::Kind;
+use core::fmt::Error;
+
+pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
+    let counters = appliance.log().counters();
+    let mut lines = w.counter("isthmus_log_lines_total", "Messages that were logged, by kind.")?;
+    for (kind, count) in Kind::ALL.iter().zip(counters.kept) {
+        lines.sample(&[("kind", &kind.name())], count)?;
+    }
+    w.counter(
+        "isthmus_log_repeats_total",
+        "Repeats of messages, which were counted and not logged one by one.",
+    )?
+    .sample(&[], counters.repeats)?;
+    w.counter(
+        "isthmus_log_lost_total",
+        "Messages that were overwritten before they could be sent to the syslog server.",
+    )?
+    .sample(&[], counters.lost)?;
+    Ok(())
+}

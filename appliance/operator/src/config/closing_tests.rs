@@ -1,0 +1,241 @@
+//! Restrictions where operators may write one: what they stand in is closed.
+
+use crate::config::{Config, Document, Problem, Sources};
+use net::hosts::{Hosts, Network};
+
+/// Everything that there is, open to everybody.
+const OPEN: &str = r#"
+[system]
+hostname = "gate"
+[memory]
+arena = "512MiB"
+[http]
+hosts = []
+[limits]
+sessions_per_host = 64
+[services]
+udp_echo = true
+[roce]
+services = true
+[rnbd]
+port = 1234
+[smc]
+services = true
+[[net]]
+address = ["10.0.0.1/24", "fd00::1/64"]
+[[ntb]]
+side = 0
+address = "10.9.0.1"
+peer = "10.9.0.2"
+[[rapidio]]
+role = "host"
+id = 1
+services = ["echo"]
+[[usnic]]
+name = "mpi"
+net = 0
+address = "10.0.0.1"
+data_port = 7001
+priority_port = 7002
+rendezvous = 7004
+sender = "1.0"
+[[linx]]
+name = "far"
+transport = "tcp"
+address = "10.0.0.7"
+[[volume]]
+name = "scratch"
+size = "1MiB"
+[[remote]]
+name = "there"
+sessname = "gw1"
+path = "10.0.0.1@10.0.0.3"
+device_path = "d"
+[[mirror]]
+name = "safe"
+members = ["scratch", "there"]
+[[export]]
+name = "safe"
+volume = "safe"
+[[rule]]
+name = "redis"
+listen = 6379
+backend = ["10.0.0.9:6379"]
+"#;
+
+const KEYS: [&str; 24] = [
+    "hosts = [\"10.0.0.2\"]",
+    "host = \"10.0.0.2\"",
+    "allowed_hosts = [\"10.0.0.2\"]",
+    "hosts-allow = \"10.0.0.2\"",
+    "read_only = true",
+    "readonly = true",
+    "ro = true",
+    "mode = \"ro\"",
+    "access_mode = \"ro\"",
+    "sessions = [\"a\"]",
+    "session = \"a\"",
+    "tls = true",
+    "ssl = true",
+    "clients = [\"10.0.0.2\"]",
+    "client = \"10.0.0.2\"",
+    "allow = [\"10.0.0.2\"]",
+    "Allow = [\"10.0.0.2\"]",
+    "allwo = [\"10.0.0.2\"]",
+    "networks = [\"10.0.0.0/24\"]",
+    "deny = [\"10.0.0.66\"]",
+    "acl = [{ host = \"10.0.0.2\" }]",
+    "password = \"x\"",
+    "token = \"x\"",
+    "enabled = false",
+];
+
+fn load(text: &str) -> (Document, Vec<Problem>) {
+    Document::load(&Sources { disk: Some(text.as_bytes()), ..Sources::default() })
+}
+
+fn admits(hosts: &[Network]) -> bool {
+    Hosts::new(hosts.to_vec()).admits("10.0.0.7".parse().unwrap())
+}
+
+/// Whether somebody who is not 10.0.0.2 gets at what a section stands for.
+fn is_open(section: &str, config: &Config) -> bool {
+    let storage = config.rnbd.enabled && config.roce.enabled;
+    let exports = config.exports();
+    let exported = storage && exports.iter().any(|e| admits(&e.hosts) && e.sessions.is_empty());
+    let relays = config.rule.iter().any(|rule| admits(&rule.hosts));
+    match section.split('.').next().unwrap_or_default() {
+        "exports" | "export" | "volume" | "remote" | "mirror" | "rnbd" => exported,
+        "http" => config.http.enabled && admits(&config.http.hosts),
+        "services" => config.services.udp_echo,
+        "roce" => exported || relays || config.roce.services,
+        "smc" => config.smc.services && admits(&config.smc.hosts),
+        "ntb" => !config.ntb.is_empty(),
+        "rapidio" => !config.rapidio.is_empty(),
+        "usnic" => config.usnic.iter().any(|usnic| admits(&usnic.hosts)),
+        "linx" => config.linx.iter().any(|link| admits(&link.hosts)),
+        "rule" => relays,
+        // What stands above all, or beside it.
+        _ => exported || relays || config.roce.services || config.services.udp_echo,
+    }
+}
+
+/// The document with one more key in a section; at the top without one.
+fn with(section: &str, key: &str) -> String {
+    if section.is_empty() {
+        return format!("{key}\n{OPEN}");
+    }
+    for head in [format!("[{section}]\n"), format!("[[{section}]]\n")] {
+        if OPEN.contains(&format!("\n{head}")) {
+            return OPEN.replacen(&format!("\n{head}"), &format!("\n{head}{key}\n"), 1);
+        }
+    }
+    format!("{OPEN}[{section}]\n{key}\n")
+}
+
+/// Whether a section has a key of this name: then it is what it says.
+fn knows(section: &str, key: &str) -> bool {
+    let name = key.split(' ').next().unwrap();
+    super::is_known(&format!("{section}.{name}"))
+}
+
+#[test]
+fn a_restriction_closes_what_it_stands_in() {
+    let (open, problems) = load(OPEN);
+    assert_eq!(problems, []);
+    let known = ["system", "memory", "net", "limits"].into_iter().chain(super::GRANTING);
+    // Sections that there are not, and none at all.
+    for section in known.chain(["acl", "storage", "security", "exports", "http.acl", ""]) {
+        assert!(is_open(section, open.config()), "{section}");
+        for key in KEYS {
+            let name = key.split(' ').next().unwrap();
+            if !section.is_empty() && knows(section, key) {
+                continue;
+            }
+            let (document, problems) = load(&with(section, key));
+            assert!(!is_open(section, document.config()), "[{section}] {key}: {problems:?}");
+            let told = problems.iter().any(|p| !p.is_warning() && p.path.contains(name));
+            let above = problems.iter().any(|p| !p.is_warning() && p.path.starts_with(section));
+            assert!(told || above, "[{section}] {key} is not told: {problems:?}");
+        }
+    }
+}
+
+#[test]
+fn an_unknown_key_closes_the_entry_that_grants_and_no_other() {
+    let more = "[[export]]\nname = \"b\"\nvolume = \"safe\"\n\
+                [[rule]]\nname = \"c\"\nlisten = 99\nbackend = [\"10.0.0.9:1\"]\n";
+    for section in super::GRANTING {
+        let (document, problems) = load(&(with(section, "future = 1") + more));
+        assert!(problems.iter().any(|problem| !problem.is_warning()), "{section}: {problems:?}");
+        let config = document.config();
+        let open = match section {
+            "export" => admits(&config.export[0].hosts),
+            "rule" => admits(&config.rule[0].hosts),
+            _ => is_open(section, config),
+        };
+        assert!(!open, "{section}: {problems:?}");
+        if !document.is_closed() {
+            assert!(section == "rule" || admits(&config.rule[1].hosts), "{section}");
+            assert!(section == "export" || admits(&config.export[1].hosts), "{section}");
+        }
+    }
+    assert!(load(&with("system", "config_dsk = \"serial:x\"")).0.is_closed());
+    for section in ["system", "memory", "net", "future"] {
+        let (document, problems) = load(&with(section, "future = 1"));
+        assert!(problems.len() == 1 && problems[0].is_warning(), "{problems:?}");
+        assert!(is_open("", document.config()) && !document.is_closed());
+    }
+}
+
+#[test]
+fn a_later_document_that_says_all_anew_is_in_force() {
+    let text = with("net", "hosts = \"10.0.0.2\"");
+    let saved = load(OPEN).0.to_toml();
+    let (document, problems) = Document::load(&Sources {
+        image: Some(text.as_bytes()),
+        disk: Some(saved.as_bytes()),
+        ..Sources::default()
+    });
+    assert!(is_open("", document.config()) && !problems.is_empty());
+}
+
+#[test]
+fn a_restriction_on_the_command_line_that_is_not_known_closes() {
+    for (setting, closes) in [
+        ("net.0.hosts=10.0.0.2", true),
+        ("rule.0.allow=10.0.0.2", true),
+        ("rnbd.future=1", true),
+        ("limits.memory_per_host=lots", true),
+        ("limits.sessions=1", true),
+        ("acl=10.0.0.2", true),
+        ("http.tsl=true", true),
+        ("config_dsk=serial:x", true),
+        ("system.config_disk=nonsense", true),
+        ("nonsense=1", false),
+        ("net.0.mtu=7", false),
+        ("system.hostnam=x", false),
+        ("http.port=99999", false),
+    ] {
+        let line = format!("isthmus.{setting}");
+        let (document, problems) = Document::load(&Sources {
+            image: Some(OPEN.as_bytes()),
+            command_line: &line,
+            ..Sources::default()
+        });
+        assert_eq!(document.is_closed(), closes, "{setting}: {problems:?}");
+        assert_eq!(is_open("", document.config()), !closes, "{setting}");
+    }
+}
+
+#[test]
+fn a_command_line_that_lost_something_closes_whatever_documents_say() {
+    let saved = load(OPEN).0.to_toml();
+    let (document, problems) = Document::load(&Sources {
+        disk: Some(saved.as_bytes()),
+        command_line_cut: true,
+        ..Sources::default()
+    });
+    assert!(document.is_closed() && !is_open("", document.config()), "{problems:?}");
+    assert!(problems[0].to_string().starts_with("command line: too long"), "{problems:?}");
+}

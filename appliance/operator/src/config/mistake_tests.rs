@@ -1,0 +1,42 @@
+//! What is said of mistakes, and to whom.
+
+use super::*;
+
+#[test]
+fn mistake_in_a_secret_does_not_show_it() {
+    for (section, key) in [("http", "token_sha256"), ("system", "upgrade_key")] {
+        let text = format!("[{section}]\n{key} = \"correct horse\"\n");
+        let problems = check(text.as_bytes()).unwrap_err();
+        let said = problems.iter().map(ToString::to_string).collect::<String>();
+        assert!(said.contains(key) && !said.contains("horse"), "{said}");
+        let mut document = Document::default();
+        let problems = document.set(&format!("{section}.{key}"), "correct-horse").unwrap_err();
+        assert!(!problems[0].to_string().contains("horse"), "{}", problems[0]);
+    }
+}
+
+#[test]
+fn rule_whose_server_is_the_appliance_is_refused_by_check_and_set_but_boots() {
+    let text = |backend: &str| {
+        format!(
+            "[[net]]\naddress = [\"10.0.0.1/24\", \"fd00::1/64\"]\n\
+             [[rule]]\nname = \"r\"\nlisten = 99\nbackend = [\"10.0.0.9:99\", \"{backend}\"]\n"
+        )
+    };
+    assert!(check(text("10.0.0.2:99").as_bytes()).is_ok());
+    for own in ["10.0.0.1:99", "10.0.0.1:5", "[fd00::1]:99", "127.0.0.1:99", "[::ffff:10.0.0.1]:9"]
+    {
+        let problems = check(text(own).as_bytes()).unwrap_err();
+        let said = problems[0].to_string();
+        assert!(said.contains("is the appliance itself, which no rule can connect to"), "{said}");
+        // What was saved before this was checked keeps its other servers.
+        let saved = text(own);
+        let sources = Sources { disk: Some(saved.as_bytes()), ..Sources::default() };
+        let (document, problems) = Document::load(&sources);
+        assert!(problems.is_empty() && document.config().rule.len() == 1, "{problems:?}");
+        let (mut document, _) =
+            Document::load(&Sources { disk: Some(saved.as_bytes()), ..sources });
+        assert!(document.set("rule.0.backend", own).is_err());
+        assert!(document.set("rule.0.backend", "10.0.0.9:99").is_ok());
+    }
+}

@@ -1,0 +1,121 @@
+//! What of a typed line must not be seen, and which lines must not come back: private keys, and values of other keys that
+//! are secrets, of which an operator may see what is being typed.
+
+use super::parse::parse;
+use crate::config::is_secret;
+
+/// What PEM calls a private key, after `BEGIN` and perhaps a kind.
+const PRIVATE: &[u8] = b"PRIVATE KEY";
+/// Longest line that the history keeps.
+const LONGEST: usize = 1024;
+/// Characters of a word that may be a key.
+const KEY_WORD: usize = 24;
+/// Bytes within which a command and a path end.
+const HEAD: usize = 160;
+/// Keys that show what a secret is, and are none that opens anything by itself.
+const SEEN: [&str; 2] = ["token_sha256", "upgrade_key"];
+
+/// From which byte on a line is a secret, if it holds one. Only what lies near its beginning or near `place` is looked
+/// at: the rest was looked at when it was typed.
+pub(super) fn hidden_from(line: &[u8], place: core::ops::Range<usize>) -> Option<usize> {
+    let near = place.start.saturating_sub(PRIVATE.len())..line.len().min(place.end + PRIVATE.len());
+    let is_private = |near: &[u8]| near.windows(PRIVATE.len()).any(|part| part == PRIVATE);
+    if line.get(near).is_some_and(is_private) {
+        return Some(0);
+    }
+    let (path, from) = secret_key(line)?;
+    if SEEN.iter().any(|key| path.ends_with(key)) { None } else { Some(from) }
+}
+
+/// The path of a key that is a secret, and where its value begins, in a line that sets it.
+fn secret_key(line: &[u8]) -> Option<(&str, usize)> {
+    let line = &line[..line.len().min(HEAD)];
+    let mut words = Words { line, at: 0 };
+    let is_set = words.next().is_some_and(|word| &line[word] == b"set");
+    let path = words.next().filter(|path| is_set && words.at > path.end)?;
+    let path = core::str::from_utf8(&line[path]).ok().filter(|path| is_secret(path))?;
+    Some((path, words.at))
+}
+
+/// Whether a line that was entered may come back by the cursor keys. A line that is no command and has a long word may be a
+/// part of a key that was pasted to the wrong place.
+pub(super) fn may_be_recalled(line: &str) -> bool {
+    let is_base64 =
+        |word: &str| word.bytes().all(|c| c.is_ascii_alphanumeric() || b"+/=".contains(&c));
+    let mut words = line.split_whitespace();
+    line.len() <= LONGEST
+        && hidden_from(line.as_bytes(), 0..line.len()).is_none()
+        && secret_key(line.as_bytes()).is_none()
+        && (parse(line).is_ok() || !words.any(|word| word.len() >= KEY_WORD && is_base64(word)))
+}
+
+/// Whether a private key begins in a line that does not end there: its other lines are none of the console's.
+pub(super) fn begins_key(line: &[u8]) -> bool {
+    let has = |wanted: &[u8]| line.windows(wanted.len()).any(|part| part == wanted);
+    has(PRIVATE) && has(b"BEGIN") && !has(b"END ")
+}
+
+/// Whether a line is the last of a private key, or cannot be one of it.
+pub(super) fn ends_key(line: &[u8]) -> bool {
+    let is_base64 = |c: &u8| c.is_ascii_alphanumeric() || b"+/=".contains(c);
+    line.windows(4).any(|part| part == b"END ") || !line.iter().all(is_base64)
+}
+
+/// The words of a line, and where the next begins.
+struct Words<'a> {
+    line: &'a [u8],
+    at: usize,
+}
+
+impl Iterator for Words<'_> {
+    type Item = core::ops::Range<usize>;
+
+    fn next(&mut self) -> Option<core::ops::Range<usize>> {
+        let is_space = |&at: &usize| self.line[at] == b' ';
+        let all = self.at..self.line.len();
+        let start = all.clone().find(|at| !is_space(at))?;
+        let end = (start..all.end).find(is_space).unwrap_or(all.end);
+        self.at = (end..all.end).find(|at| !is_space(at)).unwrap_or(all.end);
+        Some(start..end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_secret_keys_are_hidden() {
+        for (line, from) in [
+            ("set http.key MIGH", Some(13)),
+            ("  set  http.key  MIGH", Some(17)),
+            ("set http.token_sha256 4e73", None),
+            ("set system.upgrade_key 19bf", None),
+            ("set http.kye MIGH", Some(13)),
+            ("set http.key", None),
+            ("set http.port 81", None),
+            ("set net.0.mtu 9000", None),
+            ("set system.hostname key", None),
+            ("write /a -----BEGIN PRIVATE KEY-----", Some(0)),
+            ("-----BEGIN EC PRIVATE KEY-----", Some(0)),
+            ("show log", None),
+            ("", None),
+        ] {
+            assert_eq!(hidden_from(line.as_bytes(), 0..line.len()), from, "{line}");
+        }
+    }
+
+    #[test]
+    fn recalled_are_commands_and_what_is_like_one() {
+        for line in ["show log", "shwo log", "one", "set http.port x", "volume create a size=1MiB"]
+        {
+            assert!(may_be_recalled(line), "{line}");
+        }
+        let base64 = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg";
+        let long = format!("set http.certificate {}", "x".repeat(2000));
+        let (token, key) = ("set http.token_sha256 4e73", "set system.upgrade_key 19bf");
+        for line in [base64, token, key, "set http.key x", &long, "-----BEGIN PRIVATE KEY-----"] {
+            assert!(!may_be_recalled(line), "{line}");
+        }
+    }
+}

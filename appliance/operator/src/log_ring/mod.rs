@@ -1,0 +1,481 @@
+//! The log: the last messages in memory taken once, filled through the `log` crate.
+//!
+//! Each [`Kind`] of message has places of its own, so that what strangers and clients cause displaces neither what
+//! operators did nor what went wrong, and within a kind the chattiest loses first (`share.rs`). Repeats are counted
+//! instead of kept (`repeats.rs`). Console and syslog each follow the log with a cursor; a slow one learns how much it
+//! missed. Logging allocates nothing and never sleeps: any loop may log. A message longer than a record is cut.
+
+mod repeats;
+mod share;
+mod source;
+
+use core::fmt::{self, Write as _};
+use core::sync::atomic::{AtomicU64, Ordering};
+use drivers::hal::Instant;
+use log::{Level, LevelFilter, Metadata, Record};
+use net::syslog::Timestamp;
+use repeats::{About, Key, Repeats, Run};
+use share::{Line, Share};
+use spin::{Mutex, MutexGuard};
+
+/// Bytes of text that an entry holds.
+const TEXT: usize = 240;
+/// Target of messages about what operators did.
+const AUDIT: &str = "audit";
+/// Target of messages about what was refused to peers.
+const REFUSED: &str = "refused";
+
+/// What a message is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What an operator did, or tried to do.
+    Audit,
+    /// What was refused to a peer: strangers cause these.
+    Refused,
+    /// A warning or an error.
+    Problem,
+    /// Everything else.
+    Note,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Audit, Kind::Refused, Kind::Problem, Kind::Note];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Audit => "audit",
+            Kind::Refused => "refused",
+            Kind::Problem => "problem",
+            Kind::Note => "note",
+        }
+    }
+
+    fn of(record: &Record<'_>) -> Kind {
+        match record.target() {
+            AUDIT => Kind::Audit,
+            REFUSED => Kind::Refused,
+            _ if record.level() <= Level::Warn => Kind::Problem,
+            _ => Kind::Note,
+        }
+    }
+
+    /// The places of this kind, of so many in all.
+    fn share(self, lines: usize) -> usize {
+        let percent = match self {
+            Kind::Audit | Kind::Refused => 15,
+            Kind::Problem => 30,
+            Kind::Note => 40,
+        };
+        lines * percent / 100
+    }
+}
+
+/// Which messages are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Filter {
+    /// All of them.
+    #[default]
+    All,
+    /// What operators did.
+    Audit,
+    /// Warnings, errors and refusals.
+    Errors,
+}
+
+impl Filter {
+    fn wants(self, kind: Kind) -> bool {
+        match self {
+            Filter::All => true,
+            Filter::Audit => kind == Kind::Audit,
+            Filter::Errors => matches!(kind, Kind::Problem | Kind::Refused),
+        }
+    }
+}
+
+/// Logs what an operator did, whatever level is configured.
+pub fn audit(what: fmt::Arguments<'_>) {
+    let record = Record::builder().level(Level::Info).target(AUDIT).args(what).build();
+    log::logger().log(&record);
+}
+
+/// Logs what was refused to a peer, for this reason.
+pub fn refused(reason: &str, what: fmt::Arguments<'_>) {
+    if log::max_level() >= Level::Warn {
+        let mut record = Record::builder();
+        record.level(Level::Warn).target(REFUSED).module_path(Some(reason));
+        log::logger().log(&record.args(what).build());
+    }
+}
+
+/// One message.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Its number among all messages; numbers of messages that are gone are missing.
+    pub number: u64,
+    /// When it was logged.
+    pub at: Instant,
+    /// How severe it is.
+    pub level: Level,
+    /// What it is about.
+    pub kind: Kind,
+    /// The wall clock at `Instant::ZERO`, nanoseconds since 1970, if it is known.
+    epoch: Option<u64>,
+    text: Text,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Text {
+    len: u16,
+    bytes: [u8; TEXT],
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Text { len: 0, bytes: [0; TEXT] }
+    }
+}
+
+impl Text {
+    fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..self.len.into()]).unwrap_or_default()
+    }
+}
+
+impl Entry {
+    /// The message, one line.
+    pub fn text(&self) -> &str {
+        self.text.as_str()
+    }
+
+    /// When it was logged, in UTC, if the appliance knows the time.
+    pub fn utc(&self) -> Option<Timestamp> {
+        let nanos = self.epoch?.saturating_add(self.at.as_nanos());
+        Some(Timestamp(core::time::Duration::from_nanos(nanos)))
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = if self.kind == Kind::Audit { "AUDIT" } else { self.level.as_str() };
+        match self.utc() {
+            Some(utc) => write!(f, "[{utc:.3}] {word:5} {}", self.text()),
+            None => {
+                let micros = self.at.as_nanos() / 1000;
+                let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+                write!(f, "[{seconds:5}.{rest:06}] {word:5} {}", self.text())
+            }
+        }
+    }
+}
+
+impl fmt::Write for Text {
+    /// Takes what fits, at a character's boundary; a line end or other control becomes a space.
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
+            let (at, length) = (usize::from(self.len), c.len_utf8());
+            let Some(place) = self.bytes.get_mut(at..at + length) else {
+                return Err(fmt::Error);
+            };
+            c.encode_utf8(place);
+            self.len += length as u16;
+        }
+        Ok(())
+    }
+}
+
+/// What was counted of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Messages that were kept, by [`Kind::ALL`].
+    pub kept: [u64; 4],
+    /// Repeats that were counted instead.
+    pub repeats: u64,
+    /// Messages that were gone before they could be sent to the syslog server.
+    pub lost: u64,
+}
+
+/// The log.
+#[derive(Debug)]
+pub struct LogRing {
+    clock: fn() -> Instant,
+    /// The wall clock at `Instant::ZERO`, nanoseconds since 1970; 0 if it is not known.
+    epoch: AtomicU64,
+    /// When the next number of repeats is due, nanoseconds; `u64::MAX` if none is.
+    due: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// By [`Kind::ALL`].
+    shares: [Share; 4],
+    /// By host or text, and by place in the code: many hosts cannot make the log forget how much one place has said.
+    repeats: [Repeats; 2],
+    counters: Counters,
+    /// Messages ever kept; the next one's number.
+    next: u64,
+}
+
+/// How far a reader has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cursor(u64);
+
+impl Cursor {
+    /// The number of the next message to read.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl LogRing {
+    /// A log of the last `lines` messages, stamped by `clock`.
+    pub fn new(lines: usize, clock: fn() -> Instant) -> LogRing {
+        let shares = Kind::ALL.map(|kind| Share::new(kind.share(lines)));
+        let repeats = [Repeats::default(), Repeats::default()];
+        let state = State { shares, repeats, counters: Counters::default(), next: 0 };
+        let (epoch, due) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        LogRing { clock, epoch, due, state: Mutex::new(state) }
+    }
+
+    /// The present, by the clock that stamps messages.
+    pub fn now(&self) -> Instant {
+        (self.clock)()
+    }
+
+    /// From now on messages are shown with UTC, those before among them. `epoch`: the wall clock at `Instant::ZERO`,
+    /// nanoseconds since 1970.
+    pub fn set_epoch(&self, epoch: u64) {
+        self.epoch.store(epoch, Ordering::Relaxed);
+    }
+
+    fn epoch(&self) -> Option<u64> {
+        Some(self.epoch.load(Ordering::Relaxed)).filter(|&epoch| epoch > 0)
+    }
+
+    /// Messages ever kept.
+    pub fn count(&self) -> u64 {
+        self.lock().next
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        self.lock().counters
+    }
+
+    /// So many messages were gone before they could be sent to the syslog server.
+    pub fn lost(&self, messages: u64) {
+        if messages > 0 {
+            self.lock().counters.lost += messages;
+        }
+    }
+
+    /// When [`LogRing::settle`] has something to do.
+    pub fn due(&self) -> Option<Instant> {
+        let due = self.due.load(Ordering::Relaxed);
+        (due != u64::MAX).then(|| Instant::from_nanos(due))
+    }
+
+    /// Logs how many repeats there were, where that is due.
+    pub fn settle(&self, now: Instant) {
+        if self.due().is_none_or(|due| now < due) {
+            return;
+        }
+        let mut state = self.lock();
+        while let Some(run) = state.repeats.iter_mut().find_map(|repeats| repeats.take_due(now)) {
+            state.tell(&run, now);
+        }
+        self.note_due(&state);
+    }
+
+    fn note_due(&self, state: &State) {
+        let due = state.repeats.iter().filter_map(Repeats::due).min();
+        let due = due.map_or(u64::MAX, Instant::as_nanos);
+        self.due.store(due, Ordering::Relaxed);
+    }
+
+    /// The next message after `cursor`, which moves past it, and how many were lost before it.
+    pub fn next(&self, cursor: &mut Cursor) -> Option<(Entry, u64)> {
+        let epoch = self.epoch();
+        let state = self.lock();
+        let entry = state.at_or_after(cursor.0, Filter::All, epoch)?;
+        let missed = entry.number - cursor.0;
+        cursor.0 = entry.number + 1;
+        Some((entry, missed))
+    }
+
+    /// The same of the wanted messages alone, and nothing of those that are gone.
+    pub fn next_of(&self, cursor: &mut Cursor, filter: Filter) -> Option<Entry> {
+        let epoch = self.epoch();
+        let entry = self.lock().at_or_after(cursor.0, filter, epoch)?;
+        cursor.0 = entry.number + 1;
+        Some(entry)
+    }
+
+    /// So many of the messages that are still there, from one on, oldest first.
+    pub fn page(&self, from: usize, count: usize) -> Vec<Entry> {
+        let epoch = self.epoch();
+        let state = self.lock();
+        let mut at = [0; 4];
+        let mut entries = Vec::new();
+        for number in 0..from.saturating_add(count) {
+            let Some(which) = state.oldest(&at, Filter::All) else { break };
+            if number >= from {
+                entries.extend(state.entry(which, at[which], epoch));
+            }
+            at[which] += 1;
+        }
+        entries
+    }
+
+    /// Hands the last `most` messages to `tell`, oldest first, without waiting for anybody and without
+    /// memory: for last words. False if the log is in use, perhaps by a core that never lets go of it.
+    pub fn try_last(&self, most: usize, mut tell: impl FnMut(&Entry)) -> bool {
+        let epoch = self.epoch();
+        let Some(state) = self.state.try_lock() else { return false };
+        let mut at = [0; 4];
+        for (at, share) in at.iter_mut().zip(&state.shares) {
+            *at = share.len();
+        }
+        for _ in 0..most {
+            let number = |&which: &usize| {
+                at[which].checked_sub(1).and_then(|before| state.shares[which].number(before))
+            };
+            let Some(which) = (0..4).filter(|which| number(which).is_some()).max_by_key(number)
+            else {
+                break;
+            };
+            at[which] -= 1;
+        }
+        while let Some(which) = state.oldest(&at, Filter::All) {
+            if let Some(entry) = state.entry(which, at[which], epoch) {
+                tell(&entry);
+            }
+            at[which] += 1;
+        }
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+}
+
+impl State {
+    /// Of the wanted lines at these positions the oldest one's kind.
+    fn oldest(&self, at: &[usize; 4], filter: Filter) -> Option<usize> {
+        let wanted = (0..4).filter(|&which| filter.wants(Kind::ALL[which]));
+        let numbered =
+            wanted.filter_map(|which| Some((self.shares[which].number(at[which])?, which)));
+        numbered.min().map(|(_, which)| which)
+    }
+
+    fn entry(&self, which: usize, at: usize, epoch: Option<u64>) -> Option<Entry> {
+        let (line, text) = self.shares[which].get(at)?;
+        Some(Entry::of(Kind::ALL[which], line, text, epoch))
+    }
+
+    fn at_or_after(&self, number: u64, filter: Filter, epoch: Option<u64>) -> Option<Entry> {
+        if number >= self.next {
+            return None;
+        }
+        let at = [0, 1, 2, 3].map(|which: usize| self.shares[which].position(number));
+        let which = self.oldest(&at, filter)?;
+        self.entry(which, at[which], epoch)
+    }
+
+    /// Keeps a message.
+    fn keep(&mut self, about: &About, key: Key, text: Text, now: Instant) {
+        let which = about.kind as usize;
+        let line = Line::new(self.next, now, about.level, key.site, key.source.unwrap_or(0));
+        self.shares[which].push(line, text);
+        self.counters.kept[which] += 1;
+        self.next += 1;
+    }
+
+    /// Keeps a line that says how many repeats there were.
+    fn tell(&mut self, run: &Run, now: Instant) {
+        let mut text = Text::default();
+        let seconds = now.since(run.since).as_secs();
+        let host = run.about.host.filter(|_| run.key.source.is_some());
+        // An error says that the text was cut, which its end shows.
+        let _ = match host {
+            Some(host) => {
+                write!(text, "… {} more like this from {host} in {seconds} s: ", run.held)
+            }
+            None => write!(text, "… {} more like this in {seconds} s: ", run.held),
+        };
+        let _ = text.write_str(run.text.as_str());
+        self.keep(&run.about, run.key, text, now);
+    }
+
+    /// Takes a message: keeps it, or counts it if it is one of many alike.
+    fn take(&mut self, about: &About, site: u32, text: Text, now: Instant) {
+        let source = about.host.map_or_else(
+            || hash(&[text.as_str().as_bytes()]),
+            |host| match host {
+                core::net::IpAddr::V4(ip) => hash(&[&ip.octets()]),
+                core::net::IpAddr::V6(ip) => hash(&[&ip.octets()]),
+            },
+        );
+        // What an operator did counts as a repeat only if every word of it is the same.
+        let is_audit = about.kind == Kind::Audit;
+        let source = if is_audit { hash(&[text.as_str().as_bytes()]) } else { source };
+        let key = Key { site, source: Some(source) };
+        let whole_site = (!is_audit).then_some(Key { site, source: None });
+        for (repeats, key) in [Some(key), whole_site].into_iter().enumerate() {
+            let Some(key) = key else { continue };
+            let (kept, told) = self.repeats[repeats].admit(key, *about, &text, now);
+            if let Some(run) = told {
+                self.tell(&run, now);
+            }
+            if !kept {
+                self.counters.repeats += 1;
+                return;
+            }
+        }
+        self.keep(about, key, text, now);
+    }
+}
+
+/// FNV-1a: what is told apart by it is a mere matter of places.
+fn hash(parts: &[&[u8]]) -> u32 {
+    let bytes = parts.iter().flat_map(|part| part.iter());
+    bytes.fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Whether a message is taken where messages up to this level are wanted.
+fn takes(metadata: &Metadata<'_>, most: LevelFilter) -> bool {
+    metadata.target() == AUDIT || metadata.level() <= most
+}
+
+impl log::Log for LogRing {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        takes(metadata, log::max_level())
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let mut text = Text::default();
+        // An error says that the text was cut, which its end shows.
+        let _ = text.write_fmt(*record.args());
+        let kind = Kind::of(record);
+        let about = About { kind, level: record.level(), host: source::of(text.as_str()) };
+        let site = [record.file(), record.module_path(), Some(record.target())];
+        let site = site.map(|part| part.unwrap_or_default().as_bytes());
+        let line = record.line().unwrap_or(0).to_le_bytes();
+        let site = hash(&[site[0], site[1], site[2], &line]);
+        let now = self.now();
+        let mut state = self.lock();
+        state.take(&about, site, text, now);
+        self.note_due(&state);
+    }
+
+    fn flush(&self) {}
+}
+
+#[cfg(test)]
+mod tests;

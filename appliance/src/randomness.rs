@@ -1,0 +1,141 @@
+//! The appliance's random numbers: a CSPRNG (ChaCha) that is seeded from every source that the machine has, and again and
+//! again while it runs. So what one source tells is not the secret, and machines that go on from the same snapshot draw the
+//! same numbers only until their next reseeding.
+
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
+
+/// Bytes of a seed.
+pub const SEED: usize = 32;
+/// Draws between two reseedings at most.
+const DRAWS: u32 = 1 << 16;
+/// Ticks between two reseedings at most: some 20 seconds.
+const TICKS: u64 = 1 << 36;
+
+/// EntropySources that can be asked at any time, on any core.
+#[derive(Clone, Copy, Debug)]
+pub struct EntropySources {
+    /// The random numbers of the processor, if it has any.
+    pub cpu: fn() -> Option<[u8; SEED]>,
+    /// A counter of the processor's, which differs between machines and never stands still.
+    pub ticks: fn() -> u64,
+}
+
+impl EntropySources {
+    /// None: for tests, which repeat.
+    pub const NONE: EntropySources = EntropySources { cpu: || None, ticks: || 0 };
+}
+
+/// A generator that reseeds itself.
+#[derive(Debug)]
+pub struct Randomness {
+    generator: ChaCha12Rng,
+    sources: EntropySources,
+    draws: u32,
+    since: u64,
+}
+
+impl Randomness {
+    /// From a seed that nobody can predict.
+    pub fn new(seed: [u8; SEED], sources: EntropySources) -> Self {
+        let since = (sources.ticks)();
+        Randomness { generator: ChaCha12Rng::from_seed(seed), sources, draws: 0, since }
+    }
+
+    /// Mixes something in. The next key is what the generator draws next, combined with it: whoever knows one of the two
+    /// does not know the key.
+    pub fn absorb(&mut self, input: &[u8; SEED]) {
+        let mut key = [0; SEED];
+        self.generator.fill_bytes(&mut key);
+        key.iter_mut().zip(input).for_each(|(byte, more)| *byte ^= more);
+        self.generator = ChaCha12Rng::from_seed(key);
+    }
+
+    /// Counts a draw, before which a reseeding may be due.
+    #[inline]
+    fn draw(&mut self) -> &mut ChaCha12Rng {
+        self.draws += 1;
+        let ticks = (self.sources.ticks)();
+        if self.draws > DRAWS || ticks.wrapping_sub(self.since) > TICKS {
+            self.reseed(ticks);
+        }
+        &mut self.generator
+    }
+
+    #[cold]
+    fn reseed(&mut self, ticks: u64) {
+        (self.draws, self.since) = (1, ticks);
+        let mut counter = [0; SEED];
+        counter[..8].copy_from_slice(&ticks.to_le_bytes());
+        self.absorb(&counter);
+        if let Some(fresh) = (self.sources.cpu)() {
+            self.absorb(&fresh);
+        }
+    }
+}
+
+impl RngCore for Randomness {
+    #[inline]
+    fn next_u32(&mut self) -> u32 {
+        self.draw().next_u32()
+    }
+
+    #[inline]
+    fn next_u64(&mut self) -> u64 {
+        self.draw().next_u64()
+    }
+
+    fn fill_bytes(&mut self, into: &mut [u8]) {
+        self.draw().fill_bytes(into);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn drawn(random: &mut Randomness, count: u32) -> Vec<u64> {
+        (0..count).map(|_| random.next_u64()).collect()
+    }
+
+    #[test]
+    fn every_source_changes_what_is_drawn() {
+        let with = |inputs: &[[u8; SEED]]| {
+            let mut random = Randomness::new([1; SEED], EntropySources::NONE);
+            inputs.iter().for_each(|input| random.absorb(input));
+            random.next_u64()
+        };
+        let all =
+            [with(&[]), with(&[[0; SEED]]), with(&[[2; SEED]]), with(&[[2; SEED], [3; SEED]])];
+        for (n, one) in all.iter().enumerate() {
+            assert!(!all[n + 1..].contains(one));
+        }
+    }
+
+    #[test]
+    fn copies_of_one_state_differ_after_many_draws() {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let cpu = || Some([NEXT.fetch_add(1, Ordering::Relaxed) as u8; SEED]);
+        let sources = EntropySources { cpu, ..EntropySources::NONE };
+        let mut copies = [0; 2].map(|_| Randomness::new([1; SEED], sources));
+        let before = copies.each_mut().map(|copy| drawn(copy, DRAWS));
+        assert_eq!(before[0], before[1]);
+        let after = copies.each_mut().map(|copy| drawn(copy, 100));
+        assert!(after[0].iter().zip(&after[1]).all(|(one, other)| one != other));
+    }
+
+    #[test]
+    fn copies_of_one_state_differ_after_a_while() {
+        static NOW: AtomicU64 = AtomicU64::new(0);
+        let sources =
+            EntropySources { ticks: || NOW.load(Ordering::Relaxed), ..EntropySources::NONE };
+        let mut copies = [0; 2].map(|_| Randomness::new([1; SEED], sources));
+        let mut at = |copy: usize, ticks| {
+            NOW.store(ticks, Ordering::Relaxed);
+            copies[copy].next_u64()
+        };
+        assert_eq!(at(0, TICKS), at(1, TICKS - 5));
+        assert_ne!(at(0, TICKS + 1), at(1, TICKS + 9), "the counter alone makes them differ");
+    }
+}

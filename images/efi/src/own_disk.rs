@@ -1,0 +1,168 @@
+//! The disk that this program was started from. The appliance hears which one it is, and whether a configuration was
+//! saved on it: what a disk holds does not show that the machine has booted from it, the firmware's word does.
+
+use alloc::format;
+use alloc::string::String;
+use core::ptr::NonNull;
+use core::slice;
+
+use efi::partition_table::{self, LOOK};
+use release::layout;
+use uefi::boot::{
+    self, AllocateType, MemoryType, OpenProtocolAttributes, OpenProtocolParams, PAGE_SIZE,
+    ScopedProtocol,
+};
+use uefi::proto::device_path::{DevicePath, DevicePathNodeEnum};
+use uefi::proto::loaded_image::LoadedImage;
+use uefi::proto::media::block::BlockIO;
+use uefi::proto::{ProtocolPointer, unsafe_protocol};
+use uefi::{Handle, Status};
+
+/// What went wrong, for the console.
+pub type Result<T> = core::result::Result<T, &'static str>;
+
+/// That disk.
+pub struct OwnDisk {
+    handle: Handle,
+    /// Its first bytes.
+    start: &'static [u8],
+    block: usize,
+}
+
+impl OwnDisk {
+    /// Looks for it. None if this program comes from a network, or from a medium without partitions.
+    pub fn find() -> Option<OwnDisk> {
+        let ours = open::<LoadedImage>(boot::image_handle())?.device()?;
+        let path = open::<DevicePath>(ours)?;
+        let last = path.node_iter().last()?;
+        if !matches!(last.as_enum(), Ok(DevicePathNodeEnum::MediaHardDrive(_))) {
+            return None;
+        }
+        let disk = before(&path, usize::from(last.length()))?;
+        let is_it = |handle: &Handle| {
+            open::<DevicePath>(*handle).is_some_and(|path| before(&path, 0) == Some(disk))
+        };
+        let handle = boot::find_handles::<BlockIO>().ok()?.into_iter().find(is_it)?;
+        let mut device = open::<BlockIO>(handle)?;
+        let block = device.media().block_size() as usize;
+        if !block.is_power_of_two() || !(512..=layout::BLOCK).contains(&block) {
+            return None;
+        }
+        let start = pages(LOOK)?;
+        read(&mut device, 0, start).ok()?;
+        Some(OwnDisk { handle, start, block })
+    }
+
+    /// What reads and writes it.
+    pub fn device(&self) -> Option<ScopedProtocol<BlockIO>> {
+        open(self.handle)
+    }
+
+    /// Where its partition of a type lies, offset and length in bytes.
+    pub fn partition(&self, kind: &[u8; 16]) -> Option<(u64, u64)> {
+        partition_table::partition(self.start, self.block, kind)
+    }
+
+    /// How the appliance hears of it: a word of its command line, with the place as the appliance writes places.
+    pub fn word(&self) -> String {
+        let place = self.place();
+        let place = place.as_deref().unwrap_or("unknown");
+        let saved = if self.has_saved() { ",saved" } else { "" };
+        format!("isthmus-disk={place}{saved}")
+    }
+
+    fn place(&self) -> Option<String> {
+        let path = open::<DevicePath>(self.handle)?;
+        let mut below: &DevicePath = &path;
+        let controller = boot::locate_device_path::<PciIo>(&mut below).ok()?;
+        let [segment, bus, device, function] = open::<PciIo>(controller)?.location()?;
+        let mut nodes = below.node_iter();
+        let unit = match nodes.next().map(|node| node.as_enum()) {
+            None => String::new(),
+            Some(Ok(DevicePathNodeEnum::MessagingScsi(scsi))) => {
+                format!("/{}:{}", scsi.target_id(), scsi.logical_unit_number())
+            }
+            Some(Ok(DevicePathNodeEnum::MessagingNvmeNamespace(namespace))) => {
+                format!("/{}", namespace.namespace_identifier())
+            }
+            // Behind another controller, for which the appliance has no driver.
+            Some(_) => return None,
+        };
+        let none_below = nodes.next().is_none();
+        none_below.then(|| format!("pci:{segment:04x}:{bus:02x}:{device:02x}.{function:x}{unit}"))
+    }
+
+    /// Whether its partition for the configuration holds anything, or cannot be read.
+    fn has_saved(&self) -> bool {
+        let kind = layout::config_type_on_disk();
+        let Some((offset, _)) = self.partition(&kind) else { return false };
+        let (Some(mut device), Some(block)) = (self.device(), pages(layout::BLOCK)) else {
+            return true;
+        };
+        layout::CONFIG_SLOTS.iter().any(|slot| {
+            let readable = read(&mut device, offset + slot, block).is_ok();
+            !readable || block.iter().any(|&byte| byte != 0)
+        })
+    }
+}
+
+/// The bytes of a device path before its last `last` bytes.
+fn before(path: &DevicePath, last: usize) -> Option<&[u8]> {
+    let all = path.as_bytes();
+    // Behind the last node there are the four bytes of the end of the path.
+    all.get(..all.len().checked_sub(last + 4)?)
+}
+
+/// Reads from a device; place and length are multiples of its blocks.
+pub fn read(device: &mut BlockIO, at: u64, into: &mut [u8]) -> Result<()> {
+    let media = device.media();
+    let (id, block) = (media.media_id(), u64::from(media.block_size()));
+    device.read_blocks(id, at / block, into).map_err(|_| "the disk fails")
+}
+
+/// A protocol of a handle, which others may use as well.
+pub fn open<P: ProtocolPointer + ?Sized>(handle: Handle) -> Option<ScopedProtocol<P>> {
+    let params = OpenProtocolParams { handle, agent: boot::image_handle(), controller: None };
+    // SAFETY: nobody takes devices away while this program runs: it waits for nothing, and hands nothing to the firmware
+    // that would have it do so.
+    unsafe { boot::open_protocol(params, OpenProtocolAttributes::GetProtocol) }.ok()
+}
+
+/// Pages of the firmware's memory, never freed.
+pub fn pages(length: usize) -> Option<&'static mut [u8]> {
+    let count = length.div_ceil(PAGE_SIZE);
+    let memory: NonNull<u8> =
+        boot::allocate_pages(AllocateType::AnyPages, MemoryType::LOADER_DATA, count).ok()?;
+    // SAFETY: the pages are fresh, ours alone, as many as said, and never freed; zeros are bytes.
+    unsafe {
+        memory.write_bytes(0, count * PAGE_SIZE);
+        Some(slice::from_raw_parts_mut(memory.as_ptr(), length))
+    }
+}
+
+/// `EFI_PCI_IO_PROTOCOL` (UEFI 2.10, 14.4) as far as it is used.
+#[repr(C)]
+#[unsafe_protocol("4cf5b200-68b8-4ca5-9eec-b23e3f50029a")]
+struct PciIo {
+    /// PollMem, PollIo, Mem, Io and Pci with two each, CopyMem, Map, Unmap, AllocateBuffer, FreeBuffer, Flush.
+    others: [usize; 14],
+    get_location: unsafe extern "efiapi" fn(
+        this: *const PciIo,
+        segment: *mut usize,
+        bus: *mut usize,
+        device: *mut usize,
+        function: *mut usize,
+    ) -> Status,
+}
+
+impl PciIo {
+    /// Segment, bus, device and function.
+    fn location(&self) -> Option<[usize; 4]> {
+        let [mut segment, mut bus, mut device, mut function] = [0; 4];
+        // SAFETY: the protocol is open, the function is its own, and each pointer is to a number of the right size.
+        let status = unsafe {
+            (self.get_location)(self, &mut segment, &mut bus, &mut device, &mut function)
+        };
+        (status == Status::SUCCESS).then_some([segment, bus, device, function])
+    }
+}

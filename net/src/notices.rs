@@ -1,0 +1,134 @@
+//! Lines for the log about an interface. Other stations cause most of them, so each subject is reported once in a
+//! while only, and a topic a few times a minute at most.
+
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::IpAddr;
+use core::time::Duration;
+use drivers::hal::{Instant, Severity};
+
+/// Notices that wait for the log. Later ones are lost.
+const WAITING: usize = 16;
+/// Subjects that are remembered, so that they are not reported again.
+const REMEMBERED: usize = 64;
+/// Subjects of one topic that are reported within a minute.
+const OF_A_TOPIC: usize = 4;
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What a notice is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topic {
+    /// Another station uses an address of ours.
+    Duplicate,
+    /// A DHCP server refuses what it offered, or what it leased.
+    Nak,
+    /// A lease is not taken.
+    Refused,
+    /// A lease lacks its mask.
+    NoMask,
+    /// An option of DHCP has a wrong length or an impossible value, by its code.
+    Option(u8),
+    /// The MTU that counts has changed.
+    Mtu,
+    /// An MTU that a router advertises is impossible.
+    RouterMtu,
+}
+
+impl Topic {
+    /// How long the same subject is not reported again.
+    fn silence(self) -> Duration {
+        match self {
+            Topic::Duplicate => MINUTE,
+            _ => HOUR,
+        }
+    }
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// How much it matters.
+    pub severity: Severity,
+    text: String,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The notices of one interface.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    waiting: VecDeque<Notice>,
+    reported: Vec<(Topic, IpAddr, Instant)>,
+}
+
+impl Notices {
+    /// Reports something about `subject`: an address of ours, or a server.
+    pub fn report(
+        &mut self,
+        topic: Topic,
+        subject: impl Into<IpAddr>,
+        severity: Severity,
+        now: Instant,
+        text: impl FnOnce() -> String,
+    ) {
+        let subject = subject.into();
+        self.reported.retain(|(topic, _, at)| now.since(*at) < topic.silence());
+        let of_topic = self.reported.iter().filter(|(other, ..)| *other == topic);
+        let recent = of_topic.clone().filter(|(.., at)| now.since(*at) < MINUTE).count();
+        if of_topic.clone().any(|(_, other, _)| *other == subject) || recent >= OF_A_TOPIC {
+            return;
+        }
+        if self.reported.len() >= REMEMBERED {
+            self.reported.remove(0);
+        }
+        self.reported.push((topic, subject, now));
+        if self.waiting.len() < WAITING {
+            self.waiting.push_back(Notice { severity, text: text() });
+        }
+    }
+
+    /// The next one for the log.
+    pub fn next(&mut self) -> Option<Notice> {
+        self.waiting.pop_front()
+    }
+}
+
+/// A MAC address in the usual form.
+pub(crate) struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+
+    #[test]
+    fn notices_repeat_seldom_and_a_flood_of_subjects_is_bounded() {
+        let mut notices = Notices::default();
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let mut count = |topic, subject: u32, now| {
+            let report = || String::from("x");
+            notices.report(topic, Ipv4Addr::from(subject), Severity::Warning, now, report);
+            usize::from(notices.next().is_some())
+        };
+        assert_eq!((0..100).map(|n| count(Topic::Nak, 1, at(n))).sum::<usize>(), 1);
+        assert_eq!(count(Topic::Refused, 1, at(100)), 1, "another topic");
+        assert_eq!(count(Topic::Nak, 1, at(3700)), 1);
+        assert_eq!((0..3).map(|n| count(Topic::Duplicate, 1, at(4000 + 59 * n))).sum::<usize>(), 2);
+        let flood: usize = (0..10_000).map(|n| count(Topic::Duplicate, n, at(5000))).sum();
+        assert_eq!(flood, OF_A_TOPIC);
+    }
+}

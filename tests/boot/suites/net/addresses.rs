@@ -1,0 +1,425 @@
+//! Addresses and MTUs from servers and routers that do not keep to the rules, or only just.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use boot_tests::peer::Peer;
+use boot_tests::{boot, spec};
+use launch::qemu::Vm;
+use smoltcp::wire::{Icmpv6Packet, IpAddress, Ipv4Packet, TcpPacket, UdpPacket};
+
+const OURS: [u8; 6] = super::APPLIANCE_MAC;
+const STATION: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+const SERVER: [u8; 4] = [10, 7, 0, 1];
+const ADDRESS: [u8; 4] = [10, 7, 0, 50];
+const ROUTER: &str = "fe80::1";
+const OWN: &str = "fd07::5054:ff:fe12:3456";
+
+const DISCOVER: u8 = 1;
+const OFFER: u8 = 2;
+const REQUEST: u8 = 3;
+const DECLINE: u8 = 4;
+const ACK: u8 = 5;
+const NAK: u8 = 6;
+
+const MASK: (u8, &[u8]) = (1, &[255, 255, 255, 0]);
+const GATEWAY: (u8, &[u8]) = (3, &SERVER);
+const TEN_MINUTES: (u8, &[u8]) = (51, &[0, 0, 2, 88]);
+
+/// A message of a server: options, and the field `file`.
+struct Reply {
+    kind: u8,
+    options: Vec<u8>,
+    file: Vec<u8>,
+}
+
+impl Reply {
+    fn new(kind: u8, options: &[(u8, &[u8])]) -> Reply {
+        let mut reply = Reply { kind, options: vec![53, 1, kind, 54, 4], file: Vec::new() };
+        reply.options.extend(SERVER);
+        options.iter().for_each(|(code, value)| reply.options.extend(option(*code, value)));
+        reply
+    }
+
+    /// An offer, or a grant, or nothing.
+    fn grant(kind: u8, options: &[(u8, &[u8])]) -> Option<Reply> {
+        match kind {
+            DISCOVER => Some(Reply::new(OFFER, options)),
+            REQUEST => Some(Reply::new(ACK, options)),
+            _ => None,
+        }
+    }
+}
+
+fn option(code: u8, value: &[u8]) -> Vec<u8> {
+    [&[code, value.len() as u8], value].concat()
+}
+
+/// What arrives of the appliance on a wire with a server that answers as a case wants it.
+struct Wire {
+    peer: Peer,
+    /// Kinds of the client's messages, and when each came.
+    messages: Vec<(u8, Instant)>,
+    frames: Vec<Vec<u8>>,
+    /// Somebody has the address that is leased.
+    squatted: bool,
+}
+
+impl Wire {
+    fn new() -> Result<Wire> {
+        let (messages, frames) = (Vec::new(), Vec::new());
+        Ok(Wire { peer: Peer::new(&[])?, messages, frames, squatted: false })
+    }
+
+    fn boot(&self, words: &str) -> Result<Vm> {
+        boot(spec()?.nic(self.peer.nic()).append(words))
+    }
+
+    /// Answers for a while.
+    fn serve(&mut self, time: Duration, answer: &dyn Fn(u8) -> Option<Reply>) -> Result<()> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            let Some(frame) = self.peer.receive_frame(Duration::from_millis(5))? else { continue };
+            if let Some(target) = asked_by_arp(&frame)
+                && (target == SERVER || self.squatted && target == ADDRESS)
+            {
+                let sender = frame[28..32].try_into()?;
+                self.peer.send_frame(&arp_reply(target, sender))?;
+            }
+            if let Some(bytes) =
+                frame.get(42..).filter(|_| frame[12..14] == [8, 0] && frame[36..38] == [0, 67])
+            {
+                let kind = bytes[242];
+                self.messages.push((kind, Instant::now()));
+                if let Some(reply) = answer(kind) {
+                    self.peer.send_frame(&dhcp(&reply, &bytes[4..8]))?;
+                }
+            }
+            self.frames.push(frame);
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self, time: Duration) -> Result<()> {
+        self.serve(time, &|_| None)
+    }
+
+    /// Opens a TCP connection to the HTTP port; the MSS that the appliance offers.
+    fn mss(&mut self, from: &str, to: &str) -> Result<u16> {
+        self.frames.clear();
+        for _ in 0..5 {
+            self.peer.send_frame(&syn(from, to)?)?;
+            self.listen(Duration::from_millis(500))?;
+            for frame in &self.frames {
+                let header = if frame[12..14] == [8, 0] { 34 } else { 54 };
+                let is_answer = frame.len() > header + 24
+                    && (frame[23] == 6 || frame[20] == 6)
+                    && frame[header + 13] & 0x12 == 0x12;
+                if is_answer && frame[header + 20..header + 22] == [2, 4] {
+                    return Ok(u16::from_be_bytes([frame[header + 22], frame[header + 23]]));
+                }
+            }
+        }
+        anyhow::bail!("no SYN-ACK from {to}")
+    }
+}
+
+fn asked_by_arp(frame: &[u8]) -> Option<[u8; 4]> {
+    let asks = frame.get(12..14)? == [8, 6] && frame.get(20..22)? == [0, 1];
+    if asks && frame.get(28..32)? != frame.get(38..42)? {
+        frame.get(38..42)?.try_into().ok()
+    } else {
+        None
+    }
+}
+
+fn arp_reply(ip: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+    let head = [&OURS[..], &STATION, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &STATION, &ip].concat();
+    [&head[..], &OURS, &target].concat()
+}
+
+/// An IPv4 packet from the server.
+fn v4(to: [u8; 4], destination: [u8; 6], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let length = (20 + payload.len() as u16).to_be_bytes();
+    let mut frame = [&destination[..], &STATION, &[8, 0, 0x45, 0], &length].concat();
+    frame.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+    frame.extend(SERVER);
+    frame.extend(to);
+    Ipv4Packet::new_unchecked(&mut frame[14..]).fill_checksum();
+    frame.extend(payload);
+    frame
+}
+
+fn dhcp(reply: &Reply, transaction: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 236];
+    bytes[..3].copy_from_slice(&[2, 1, 6]);
+    bytes[4..8].copy_from_slice(transaction);
+    if reply.kind != NAK {
+        bytes[16..20].copy_from_slice(&ADDRESS);
+    }
+    bytes[28..34].copy_from_slice(&OURS);
+    bytes[108..108 + reply.file.len()].copy_from_slice(&reply.file);
+    bytes.extend([99, 130, 83, 99]);
+    bytes.extend(&reply.options);
+    bytes.push(255);
+    let length = (8 + bytes.len() as u16).to_be_bytes();
+    let mut datagram = [&[0, 67, 0, 68][..], &length, &[0, 0], &bytes].concat();
+    let (from, to) = (IpAddress::Ipv4(SERVER.into()), IpAddress::Ipv4(Ipv4Addr::BROADCAST));
+    UdpPacket::new_unchecked(&mut datagram[..]).fill_checksum(&from, &to);
+    v4([255; 4], [255; 6], 17, &datagram)
+}
+
+fn v6(
+    from: &str,
+    to: Ipv6Addr,
+    destination: [u8; 6],
+    protocol: u8,
+    payload: &[u8],
+) -> Result<Vec<u8>> {
+    let from: Ipv6Addr = from.parse()?;
+    let mut frame = [&destination[..], &STATION, &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
+    frame.extend((payload.len() as u16).to_be_bytes());
+    frame.extend([protocol, 255]);
+    frame.extend(from.octets());
+    frame.extend(to.octets());
+    frame.extend(payload);
+    Ok(frame)
+}
+
+fn icmpv6(from: &str, to: &str, destination: [u8; 6], message: &[u8]) -> Result<Vec<u8>> {
+    let (source, to): (Ipv6Addr, Ipv6Addr) = (from.parse()?, to.parse()?);
+    let mut message = message.to_vec();
+    Icmpv6Packet::new_unchecked(&mut message[..]).fill_checksum(&source, &to);
+    v6(from, to, destination, 58, &message)
+}
+
+fn syn(from: &str, to: &str) -> Result<Vec<u8>> {
+    let port = 40_000u16.to_be_bytes();
+    let mut segment = [&port[..], &[0, 80, 0, 0, 0, 7, 0, 0, 0, 0, 0x60, 2, 0xff, 0xff]].concat();
+    segment.extend([0, 0, 0, 0, 2, 4, 0x22, 0x38]);
+    let ends: (IpAddress, IpAddress) =
+        (from.parse::<IpAddr>()?.into(), to.parse::<IpAddr>()?.into());
+    TcpPacket::new_unchecked(&mut segment[..]).fill_checksum(&ends.0, &ends.1);
+    match ends.1 {
+        IpAddress::Ipv4(to) => Ok(v4(to.octets(), OURS, 6, &segment)),
+        IpAddress::Ipv6(to) => v6(from, to, OURS, 6, &segment),
+    }
+}
+
+/// A router's advertisement with these options.
+fn advertisement(options: &[Vec<u8>]) -> Result<Vec<u8>> {
+    let head = [&[134, 0, 0, 0, 64, 0, 7, 8][..], &[0; 8]].concat();
+    let message = [head, options.concat()].concat();
+    icmpv6(ROUTER, "ff02::1", [0x33, 0x33, 0, 0, 0, 1], &message)
+}
+
+fn prefix(flags: u8, valid: u32, preferred: u32) -> Vec<u8> {
+    let mut option = vec![3, 4, 64, flags];
+    option.extend(valid.to_be_bytes());
+    option.extend(preferred.to_be_bytes());
+    option.extend([0, 0, 0, 0, 0xfd, 7]);
+    option.extend([0; 14]);
+    option
+}
+
+/// Announces its router until an address of it is shown.
+fn announce_until_shown(wire: &mut Wire, vm: &mut Vm, options: &[Vec<u8>]) -> Result<()> {
+    for _ in 0..20 {
+        wire.peer.send_frame(&advertisement(options)?)?;
+        wire.listen(Duration::from_millis(500))?;
+        if vm.run("show interfaces")?.text.contains(OWN) {
+            return Ok(());
+        }
+    }
+    Err(vm.error("no address of the prefix within 10 s"))
+}
+
+fn shown(vm: &mut Vm) -> Result<serde_json::Value> {
+    let rows = vm.run("show interfaces --json")?.json()?;
+    rows.get(0).cloned().context("no interface")
+}
+
+/// How often the log has a text.
+fn logged(vm: &mut Vm, text: &str) -> Result<usize> {
+    Ok(vm.run("show log")?.text.matches(text).count())
+}
+
+#[test]
+fn dhcp_server_that_refuses_is_asked_seldom_and_warned_of_once() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("")?;
+    wire.serve(Duration::from_secs(12), &|kind| match kind {
+        DISCOVER => Reply::grant(kind, &[MASK, GATEWAY, TEN_MINUTES]),
+        _ => Some(Reply::new(NAK, &[])),
+    })?;
+    let first = wire.messages.first().context("no message")?.1;
+    let soon = wire.messages.iter().filter(|(_, at)| *at < first + Duration::from_secs(10));
+    ensure!((3..=10).contains(&soon.clone().count()), "{} messages in 10 s", soon.count());
+    ensure!(logged(&mut vm, "(NAK)")? == 1, "{}", vm.run("show log")?.text);
+    Ok(())
+}
+
+#[test]
+fn one_refusal_of_a_dhcp_server_costs_two_seconds_at_most() -> Result<()> {
+    let (mut wire, refused) = (Wire::new()?, std::cell::Cell::new(false));
+    let mut vm = wire.boot("")?;
+    wire.serve(Duration::from_secs(4), &|kind| match kind {
+        REQUEST if !refused.replace(true) => Some(Reply::new(NAK, &[])),
+        _ => Reply::grant(kind, &[MASK, GATEWAY, TEN_MINUTES]),
+    })?;
+    vm.run("show interfaces")?.contains("10.7.0.50/24")?;
+    Ok(())
+}
+
+#[test]
+fn mtu_of_a_lease_limits_segments_and_is_shown() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("")?;
+    let with = |kind| Reply::grant(kind, &[MASK, GATEWAY, TEN_MINUTES, (26, &[5, 120])]);
+    wire.serve(Duration::from_secs(3), &with)?;
+    let row = shown(&mut vm)?;
+    ensure!(row["mtu"] == 1400 && row["mtu_of"] == "DHCP server 10.7.0.1", "{row:#}");
+    ensure!(wire.mss("10.7.0.1", "10.7.0.50")? == 1360);
+    Ok(())
+}
+
+#[test]
+fn mtu_of_the_configuration_is_stronger_than_that_of_a_lease() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("isthmus.net.0.mtu=1500")?;
+    let with = |kind| Reply::grant(kind, &[MASK, GATEWAY, TEN_MINUTES, (26, &[5, 120])]);
+    wire.serve(Duration::from_secs(3), &with)?;
+    let row = shown(&mut vm)?;
+    ensure!(row["mtu"] == 1500 && row["mtu_of"] == "configuration", "{row:#}");
+    ensure!(wire.mss("10.7.0.1", "10.7.0.50")? == 1460);
+    Ok(())
+}
+
+#[test]
+fn lease_without_a_mask_has_that_of_its_class() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("")?;
+    wire.serve(Duration::from_secs(3), &|kind| Reply::grant(kind, &[GATEWAY, TEN_MINUTES]))?;
+    vm.run("show interfaces")?.contains("10.7.0.50/8")?;
+    ensure!(logged(&mut vm, "without a mask")? == 1);
+    Ok(())
+}
+
+#[test]
+fn lease_with_an_impossible_mask_is_warned_of_once() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("")?;
+    let with = |kind| Reply::grant(kind, &[(1, &[255, 0, 255, 0]), GATEWAY, TEN_MINUTES]);
+    wire.serve(Duration::from_secs(12), &with)?;
+    vm.run("show interfaces")?.lacks("10.7.0.50")?;
+    vm.run("show log")?.contains("10.7.0.1")?.contains("255.0.255.0")?;
+    ensure!(logged(&mut vm, "255.0.255.0")? == 1);
+    Ok(())
+}
+
+#[test]
+fn options_in_the_file_field_and_several_routers_count() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("")?;
+    let routers = [10, 7, 0, 1, 10, 7, 0, 254];
+    wire.serve(Duration::from_secs(3), &|kind| {
+        let mut reply = Reply::grant(kind, &[(52, &[1])])?;
+        reply.file = [option(51, &[0, 0, 2, 88]), option(1, &[255, 255, 255, 0])].concat();
+        reply.file.extend(option(3, &routers));
+        reply.file.push(255);
+        Some(reply)
+    })?;
+    let row = shown(&mut vm)?;
+    ensure!(row["addresses"].to_string().contains("10.7.0.50/24"), "{row:#}");
+    ensure!(row["gateways"].to_string().contains("10.7.0.1\""), "{row:#}");
+    Ok(())
+}
+
+#[test]
+fn leased_address_in_use_is_declined() -> Result<()> {
+    let mut wire = Wire::new()?;
+    wire.squatted = true;
+    let mut vm = wire.boot("")?;
+    let with = |kind| Reply::grant(kind, &[MASK, GATEWAY, TEN_MINUTES]);
+    wire.serve(Duration::from_secs(8), &with)?;
+    let kinds: Vec<u8> = wire.messages.iter().map(|(kind, _)| *kind).collect();
+    ensure!(kinds.ends_with(&[DISCOVER, REQUEST, DECLINE]), "{kinds:?}");
+    vm.run("show interfaces")?.lacks("10.7.0.50")?;
+    vm.run("show log")?.contains("duplicate address 10.7.0.50")?.contains("52:54:00:00:00:01")?;
+    wire.squatted = false;
+    wire.serve(Duration::from_secs(8), &with)?;
+    vm.run("show interfaces")?.contains("10.7.0.50/24")?;
+    Ok(())
+}
+
+#[test]
+fn mtu_of_a_router_limits_ipv6_alone() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("isthmus.net.0.address=dhcp")?;
+    let mtu = |mtu: u32| [&[5, 1, 0, 0][..], &mtu.to_be_bytes()].concat();
+    announce_until_shown(&mut wire, &mut vm, &[prefix(0xc0, 9000, 9000), mtu(1280)])?;
+    let row = shown(&mut vm)?;
+    ensure!(row["mtu"] == 1500 && row["ipv6_mtu"] == 1280, "{row:#}");
+    ensure!(wire.mss("fd07::9", OWN)? == 1220);
+    for impossible in [0, 1279, 1501] {
+        wire.peer.send_frame(&advertisement(&[mtu(impossible)])?)?;
+    }
+    ensure!(wire.mss("fd07::8", OWN)? == 1220);
+    Ok(())
+}
+
+#[test]
+fn prefix_off_link_is_reached_by_the_router() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("")?;
+    announce_until_shown(&mut wire, &mut vm, &[prefix(0x40, 9000, 9000)])?;
+    // The router is known by its own question.
+    let ours: Ipv6Addr = "fe80::5054:ff:fe12:3456".parse()?;
+    let mut question = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &ours.octets(), &[1, 1]].concat();
+    question.extend(STATION);
+    wire.peer.send_frame(&icmpv6(ROUTER, &ours.to_string(), OURS, &question)?)?;
+    wire.listen(Duration::from_millis(300))?;
+    wire.frames.clear();
+    vm.run("ping fd07::77 1")?;
+    wire.listen(Duration::from_millis(500))?;
+    let of = |kind: u8| {
+        wire.frames
+            .iter()
+            .filter(move |f| f[12..14] == [0x86, 0xdd] && f[20] == 58 && f[54] == kind)
+    };
+    let target: Ipv6Addr = "fd07::77".parse()?;
+    ensure!(!of(135).any(|frame| frame[62..78] == target.octets()), "it was asked for on the link");
+    ensure!(of(128).any(|frame| frame[..6] == STATION), "no echo request to the router");
+    Ok(())
+}
+
+#[test]
+fn prefix_preferred_for_longer_than_valid_gives_no_address() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("")?;
+    for _ in 0..4 {
+        wire.peer.send_frame(&advertisement(&[prefix(0xc0, 100, 200)])?)?;
+        wire.listen(Duration::from_secs(1))?;
+    }
+    vm.run("show interfaces")?.lacks(OWN)?;
+    announce_until_shown(&mut wire, &mut vm, &[prefix(0xc0, 100, 100)])
+}
+
+#[test]
+fn ipv6_address_of_another_station_is_not_used() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("isthmus.net.0.address=10.7.0.9/24,fd07::1/64")?;
+    // It was probed at the start, unanswered: probed again when it is set anew.
+    wire.listen(Duration::from_secs(2))?;
+    wire.frames.clear();
+    vm.run("set net.0.address 10.7.0.9/24,fd07::2/64")?.lacks("error")?;
+    let target: Ipv6Addr = "fd07::2".parse()?;
+    let mut claim = [&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &target.octets(), &[2, 1]].concat();
+    claim.extend(STATION);
+    wire.peer.send_frame(&icmpv6("fd07::2", "ff02::1", [0x33, 0x33, 0, 0, 0, 1], &claim)?)?;
+    wire.listen(Duration::from_secs(2))?;
+    vm.run("show interfaces")?.contains("10.7.0.9/24")?.lacks("fd07::2")?;
+    vm.run("show log")?.contains("duplicate address fd07::2")?.contains("52:54:00:00:00:01")?;
+    Ok(())
+}
