@@ -5,6 +5,6 @@ mod families;
 pub mod gateway;
 pub mod loops;
 pub mod machine;
-pub mod randomness;
 
+pub use net::randomness;
 pub use operator::{config, console, crash, log_ring, refused, report};

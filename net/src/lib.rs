@@ -108,6 +108,7 @@ mod path_mtu;
 pub mod ping;
 mod port_addresses;
 mod probes;
+pub mod randomness;
 pub mod refusal;
 mod routes;
 mod seeds;

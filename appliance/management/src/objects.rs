@@ -6,7 +6,7 @@ use crate::appliance::Appliance;
 use crate::clients::{
     device_name, exported_name, histogram, live_paths, mode_name, path_name, session_name,
 };
-use crate::orders::{Capturing, ClientOrder, Order, PathOrder};
+use crate::orders::{Capturing, ClientOrder, MirrorOrder, Order, PathOrder};
 use crate::pieces::{Entry, Node};
 use crate::report::Value;
 use crate::words::{accept_one, nothing};
@@ -125,7 +125,7 @@ pub(crate) fn write(appliance: &mut dyn Appliance, path: &str, value: &str) -> R
         }
         ["mirrors", mirror, "force"] => {
             accept_one(value)?;
-            return appliance.carry_out(Order::ForceMirror(mirror)).map(drop);
+            return appliance.carry_out(Order::Mirror(mirror, MirrorOrder::Force)).map(drop);
         }
         _ => {
             return match read(appliance, path) {

@@ -103,6 +103,19 @@ pub struct Reads {
     pub depth: u32,
 }
 
+/// What a mirror is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MirrorOrder {
+    /// Uses the one member that can be read.
+    Force,
+    /// Does without a member, one of two.
+    Detach(usize),
+    /// Takes it back.
+    Attach(usize),
+    /// Takes the space that its members have got.
+    Grow,
+}
+
 /// An order.
 pub enum Order<'a> {
     /// The configuration has changed at this path: what can be is in force from now on.
@@ -156,8 +169,8 @@ pub enum Order<'a> {
     MakeMirror(&'a Mirror),
     /// One whose members are not of one mirror is made one.
     RemakeMirror(&'a Mirror),
-    /// One member that can be read is used.
-    ForceMirror(&'a str),
+    /// To a mirror that is there.
+    Mirror(&'a str, MirrorOrder),
     /// A mirror comes to rest, and is taken apart.
     EndMirror(&'a str),
     /// The link of a bridge, or of the first, is taken down.

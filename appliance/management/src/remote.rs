@@ -132,14 +132,17 @@ pub(crate) fn mirror(mirror: &MirrorStatus<'_>, now: Instant) -> Value {
     let member = |n: usize| -> Value {
         Value::object([
             ("name", members[n].clone().into()),
-            ("state", status.members[n].as_str().into()),
+            ("state", status.member(n).into()),
+            ("size", Value::Bytes(status.member_sectors[n].saturating_mul(512))),
             ("seconds", status.since[n].map(|since| now.since(since).as_secs()).into()),
             ("left_out", status.why[n].map(|why| why.to_string()).into()),
         ])
     };
     Value::object([
-        ("state", status.state.to_string().into()),
+        ("state", status.to_string().into()),
+        ("size", Value::Bytes(status.sectors.saturating_mul(512))),
         ("members", Value::list([member(0), member(1)])),
+        ("growing", status.grows.into()),
         ("regions", status.regions.into()),
         ("stale", status.stale.into()),
         ("stale_bytes", Value::Bytes(status.stale_bytes)),

@@ -67,7 +67,7 @@ pub(crate) static STATUS: Node = Node::Branch(&[
     ("unclaimed_devices", Node::Whole(unclaimed)),
     ("crashes", Node::Whole(|appliance| appliance.machine().crashes.report())),
     ("configuration_problems", Node::Whole(problems)),
-    ("not_ready", Node::Whole(|appliance| texts(&not_ready(appliance)))),
+    ("not_ready", Node::Whole(|appliance| texts(&not_ready_for_clients(appliance)))),
 ]);
 
 fn unclaimed(appliance: &dyn Appliance) -> Value {
@@ -82,6 +82,30 @@ fn problems(appliance: &dyn Appliance) -> Value {
     let machine = appliance.machine();
     let all = machine.problems.iter().chain(machine.warnings);
     Value::list(all.cloned().map(Value::from))
+}
+
+/// What `/readyz` reports: also mirrors that do not hold everything twice, if the operator wants that. A release on
+/// trial does not wait for them: a copy may take longer than a trial.
+pub(crate) fn not_ready_for_clients(appliance: &dyn Appliance) -> Vec<String> {
+    let mut reasons = not_ready(appliance);
+    let config = appliance.document().config();
+    if config.http.ready_needs_mirrors {
+        let remote = appliance.remote();
+        let made = |name: &str| remote.mirrors.iter().find(|one| one.name == name);
+        reasons.extend(config.mirror.iter().filter_map(|mirror| {
+            let name = mirror.name.as_str();
+            match made(name) {
+                Some(one) if one.status.is_whole() => None,
+                Some(one) => {
+                    let member = |n: usize| format!("{} {}", one.members[n], one.status.member(n));
+                    let (first, second) = (member(0), member(1));
+                    Some(format!("mirror {name}: {}; {first}, {second}", one.status))
+                }
+                None => Some(format!("mirror {name}: it could not be made; see `show log`")),
+            }
+        }));
+    }
+    reasons
 }
 
 /// Why the appliance does not do all that it is configured to do; empty if it does.

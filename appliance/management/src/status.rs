@@ -508,6 +508,16 @@ pub struct MirrorStatus<'a> {
     pub status: Status,
     /// Since when members are not in sync that were left out.
     pub out_since: [Option<Instant>; 2],
+    /// Members that the operator wants to do without.
+    pub detached: [bool; 2],
+}
+
+impl MirrorStatus<'_> {
+    /// Sectors of a member.
+    pub fn member_sectors(&self, name: &str) -> Option<u64> {
+        let place = self.members.iter().position(|member| member == name)?;
+        self.status.member_sectors.get(place).copied()
+    }
 }
 
 /// What is from other servers, and mirrors.

@@ -135,7 +135,7 @@ impl Web<'_> {
     }
 
     fn ready(&mut self) -> Response {
-        let reasons = show::not_ready(self.appliance);
+        let reasons = show::not_ready_for_clients(self.appliance);
         let lines = |label: &str, list: &[String]| -> String {
             list.iter().map(|line| format!("{label}{line}\n")).collect()
         };

@@ -1,12 +1,13 @@
 //! What was refused: the last of it for `show refused`, a line in the log for each, and a count of each
 //! kind and reason. A host that is refused again and again does not fill the log, which counts repeats
-//! ([`crate::log_ring`]).
+//! ([`crate::log_ring`]), nor `show refused`, where it loses its own entries first.
 
 use crate::log_ring;
 use crate::report::Value;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
+use net::hosts::accountable;
 use net::refusal::{Refusal, Refusals};
 use std::collections::VecDeque;
 
@@ -26,10 +27,23 @@ pub struct Count {
     pub count: u64,
 }
 
+/// The same refusal, as often as there was.
+#[derive(Debug)]
+struct Row {
+    /// When there was the last.
+    at: Instant,
+    times: u64,
+    /// What and reason in a number, which is soon compared.
+    kind: u32,
+    /// Who is accountable.
+    host: Option<IpAddr>,
+    refusal: Refusal,
+}
+
 /// What was refused.
 #[derive(Debug)]
 pub struct Refused {
-    last: VecDeque<(Instant, Refusal)>,
+    last: VecDeque<Row>,
     counts: Vec<Count>,
     /// Refusals of which nothing else is known since their number was logged, and when that was.
     unknown: u64,
@@ -67,10 +81,30 @@ impl Refused {
     pub fn add(&mut self, refusal: Refusal, now: Instant) {
         self.count(refusal.what, refusal.reason, 1);
         log_ring::refused(refusal.reason, format_args!("{}", line(&refusal)));
-        if self.last.len() == SHOWN {
-            self.last.pop_front();
-        }
-        self.last.push_back((now, refusal));
+        let is_same = |row: &Row| {
+            let Refusal { who, what, asked, reason, .. } = &row.refusal;
+            let of = (refusal.who, refusal.what, refusal.reason);
+            (*who, *what, *reason) == of && *asked == refusal.asked
+        };
+        let same = self.last.iter().position(is_same);
+        let gone = same.or_else(|| (self.last.len() == SHOWN).then(|| self.victim()));
+        let gone = gone.and_then(|at| self.last.remove(at));
+        let times = gone.filter(|_| same.is_some()).map_or(0, |row| row.times) + 1;
+        let kind = log_ring::hash(&[refusal.what.as_bytes(), refusal.reason.as_bytes()]);
+        let host = refusal.who.map(accountable);
+        self.last.push_back(Row { at: now, times, kind, host, refusal });
+    }
+
+    /// The row that goes next: of the kind that has the most, of its host that has the most, the oldest.
+    fn victim(&self) -> usize {
+        let of_kind = |row: &Row| self.last.iter().filter(|it| it.kind == row.kind).count();
+        let most = self.last.iter().map(of_kind).max().unwrap_or(0);
+        let kind = self.last.iter().find(|row| of_kind(row) == most).map(|row| row.kind);
+        let rows = || self.last.iter().filter(|row| Some(row.kind) == kind);
+        let of_host = |row: &Row| rows().filter(|it| it.host == row.host).count();
+        let most = rows().map(of_host).max().unwrap_or(0);
+        let goes = |row: &Row| Some(row.kind) == kind && of_host(row) == most;
+        self.last.iter().position(goes).unwrap_or(0)
     }
 
     /// How often each kind was refused, for which reason.
@@ -80,9 +114,10 @@ impl Refused {
 
     /// The last ones, newest first.
     pub fn report(&self) -> Value {
-        Value::list(self.last.iter().rev().map(|(at, refusal)| {
+        Value::list(self.last.iter().rev().map(|Row { at, times, refusal, .. }| {
             Value::object([
                 ("at_seconds", at.since(Instant::ZERO).as_secs_f64().into()),
+                ("times", (*times).into()),
                 ("from", refusal.who.map_or(Value::None, Value::display)),
                 ("what", refusal.what.into()),
                 ("asked", refusal.asked.clone().into()),
@@ -131,14 +166,38 @@ mod tests {
         }
         let count = |reason, count| Count { what: "connection", reason, count };
         assert_eq!(refused.counts(), [count("host_not_admitted", 40), count("limit", 3)]);
-        assert_eq!(refused.last.len(), SHOWN);
-        assert_eq!(refused.last.back().map(|(_, last)| last.reason), Some("limit"));
+        let rows: Vec<_> = refused.last.iter().map(|row| (row.refusal.reason, row.times)).collect();
+        // Of those that found no room in the queue it is not known what they were.
+        assert_eq!(rows, [("host_not_admitted", 32), ("limit", 3)]);
         assert_eq!((refused.unknown, refused.told), (0, Some(Instant::ZERO)));
         refusals.count("connection", "limit", 5);
         refused.take(&mut refusals, Instant::ZERO + PACE / 2);
         assert_eq!(refused.unknown, 5, "their number is logged once a minute");
         refused.take(&mut refusals, Instant::ZERO + PACE);
         assert_eq!(refused.unknown, 0);
+    }
+
+    #[test]
+    fn neither_one_host_nor_many_displace_what_was_refused_to_others() {
+        let mut refused = Refused::default();
+        let of = |who: [u8; 4], asked: usize, reason| Refusal {
+            who: Some(who.into()),
+            asked: asked.to_string(),
+            ..refusal(reason)
+        };
+        refused.add(of([10, 0, 0, 2], 0, "limit"), Instant::ZERO);
+        refused.add(of([10, 0, 0, 3], 0, "host_not_admitted"), Instant::ZERO);
+        for asked in 0..100 {
+            refused.add(of([10, 0, 0, 9], asked, "host_not_admitted"), Instant::ZERO);
+        }
+        let of_host = |refused: &Refused, host: [u8; 4]| {
+            refused.last.iter().filter(|row| row.refusal.who == Some(host.into())).count()
+        };
+        assert_eq!((of_host(&refused, [10, 0, 0, 3]), refused.last.len()), (1, SHOWN));
+        for host in 0..100 {
+            refused.add(of([10, 1, 0, host], 0, "host_not_admitted"), Instant::ZERO);
+        }
+        assert_eq!((of_host(&refused, [10, 0, 0, 2]), refused.last.len()), (1, SHOWN));
     }
 
     #[test]

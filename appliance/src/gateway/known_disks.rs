@@ -62,8 +62,8 @@ impl Known {
     }
 }
 
-/// Whether clients have the whole disk, by a configuration.
-fn gives_away(config: &Config, number: usize, slot: &DiskSlot) -> bool {
+/// Whether clients have the whole disk, by a configuration: then what it holds is theirs, and means nothing.
+pub(super) fn gives_away(config: &Config, number: usize, slot: &DiskSlot) -> bool {
     let whole = config.volume.iter().filter(|volume| volume.size.is_none());
     let mut names = whole.filter_map(|volume| volume.disk.as_ref());
     names.any(|name| name.is_disk(number, &slot.location, &slot.serial))

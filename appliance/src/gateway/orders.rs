@@ -84,7 +84,7 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
         Order::Session(name, order) => plane.order_session(name, order)?,
         Order::MakeMirror(mirror) => plane.make_mirror(mirror)?,
         Order::RemakeMirror(mirror) => plane.remake_mirror(mirror)?,
-        Order::ForceMirror(name) => plane.force_mirror(name)?,
+        Order::Mirror(name, order) => plane.order_mirror(name, order)?,
         Order::EndMirror(name) => {
             plane.rest_mirror(name);
             return Ok(Managed::Started);

@@ -70,6 +70,11 @@ pub(super) fn tell(config: &Config, depth: u16, free: u64) {
 }
 
 impl Offered {
+    /// Bytes of a chunk: no request of a client is larger.
+    pub fn chunk_size(self) -> usize {
+        self.wanted.1 as usize
+    }
+
     /// Before the configuration is saved: with it the next start is to give clients the depth that they have.
     pub fn keep(self, document: &mut Document, arena: u64) {
         let Some(depth) = self.to_keep(document.config(), arena) else { return };

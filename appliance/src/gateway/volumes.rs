@@ -3,6 +3,7 @@
 
 use super::disk_pool::{DiskPool, Order};
 use super::disks::{DiskSlot, Role};
+use super::known_disks::gives_away;
 use super::storage::Storage;
 use crate::config::{Config, Name, Size, Volume};
 use drivers::hal::{Arena, Disk, Instant};
@@ -20,7 +21,8 @@ pub(super) struct Outcome {
 }
 
 impl Storage {
-    /// Looks at the disks that nothing uses; `wait` is false when patience ends.
+    /// Looks at the disks that nothing uses, but for those that clients have as a whole: a table there is theirs.
+    /// `wait` is false when patience ends.
     pub fn find_pools(
         &mut self,
         config: &Config,
@@ -29,7 +31,7 @@ impl Storage {
         mut wait: impl FnMut() -> bool,
     ) {
         for (number, slot) in disks.iter_mut().enumerate() {
-            if slot.role != Role::Free {
+            if slot.role != Role::Free || gives_away(config, number, slot) {
                 continue;
             }
             let Some(mut pool) = DiskPool::new(number, slot, arena) else {
@@ -314,6 +316,9 @@ impl Storage {
 fn note(pool: &DiskPool, event: Option<StoreEvent>) {
     let number = pool.number;
     match (event, pool.state()) {
+        (Some(StoreEvent::Failed(_)), state @ StoreState::Unreadable(_)) => {
+            log::error!("disk {number} {state}");
+        }
         (Some(StoreEvent::Failed(error)), _) => log::error!("disk {number}: {error}"),
         (_, StoreState::Damaged) => log::error!("disk {number} {}", StoreState::Damaged),
         (Some(StoreEvent::Loaded { one_copy: true }), _) => log::warn!(

@@ -134,7 +134,7 @@ fn volumes_are_made_grow_and_go() {
     let mut bench = Bench::boot(disk(), &[SMALL]);
     assert_eq!(bench.disks[0].role, Role::Free, "a blank disk is left alone");
     let made = bench.create("a", 2, false);
-    assert_eq!(made.as_deref(), Ok("volume a has 2MiB on disk 0"));
+    assert_eq!(made.as_deref(), Ok("volume a has 2MiB on disk 0, and is exported to everybody"));
     assert_eq!((bench.mib("a"), bench.disks[0].role), (Some(2), Role::Volumes));
     bench.create("b", 3, false).unwrap();
     let grown = bench.order(Order::Grow { name: "a".into(), bytes: 5 << 20 });
@@ -179,8 +179,23 @@ fn what_the_configuration_declares_is_made_and_grows() {
     assert_eq!(bench.run(), [Ok("volume data has 4MiB on disk 0".to_string())]);
     let mut bench = bench.reboot(&declared("1MiB"));
     assert_eq!((bench.run(), bench.mib("data")), (Vec::new(), Some(4)), "it never shrinks");
-    let whole = [("volume.0.name", "all"), ("volume.0.disk", "0")];
-    assert_eq!(bench.reboot(&whole).mib("all"), None, "the disk holds volumes");
+}
+
+/// A client that has a whole disk writes a table to it, with a name of somebody else's volume.
+#[test]
+fn a_table_on_a_disk_that_clients_have_as_a_whole_makes_no_volumes() {
+    let mut bench = Bench::boot(disk(), &[SMALL]);
+    for name in ["ledger", "evil"] {
+        bench.create(name, 2, false).unwrap();
+    }
+    let whole = [
+        ("volume", "[{name = \"ledger\", size = \"64KiB\"}]"),
+        ("volume.1.name", "all"),
+        ("volume.1.disk", "0"),
+    ];
+    let bench = bench.reboot(&whole);
+    assert_eq!((bench.mib("all"), bench.disks[0].role), (Some(16), Role::Volume));
+    assert_eq!((bench.mib("ledger"), bench.mib("evil")), (Some(0), None), "in memory, as said");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A disk with a volatile cache, on a server of ours that QEMU's NBD client is connected to: what was written and neither
 //! flushed nor written with FUA is lost when the power is cut, or not, sector by sector, as chance has it. (A file on
-//! the host keeps it all, though QEMU is killed.)
+//! the host keeps it all, though QEMU is killed.) It can also fall silent: it takes requests, and does and answers them
+//! when it is not silent any more.
 //!
 //! The NBD protocol's fixed newstyle handshake and simple replies (github.com/NetworkBlockDevice/nbd, doc/proto.md).
 
@@ -8,7 +9,7 @@ use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::Result;
@@ -92,14 +93,36 @@ impl Medium {
 
 type Shared = Arc<Mutex<Medium>>;
 
-fn lock(medium: &Shared) -> MutexGuard<'_, Medium> {
-    medium.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether it is silent.
+#[derive(Default)]
+struct Silence {
+    silent: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Silence {
+    fn set(&self, silent: bool) {
+        *lock(&self.silent) = silent;
+        self.changed.notify_all();
+    }
+
+    fn wait_for_end(&self) {
+        let mut silent = lock(&self.silent);
+        while *silent {
+            silent = self.changed.wait(silent).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 /// The disk.
 pub struct CachedDisk {
     directory: TempDir,
     medium: Shared,
+    silence: Arc<Silence>,
     /// One connection after the other.
     _server: JoinHandle<()>,
     /// Whether one is there.
@@ -116,15 +139,26 @@ impl CachedDisk {
         let directory = tempfile::Builder::new().prefix("isthmus-nbd-").tempdir()?;
         let listener = UnixListener::bind(directory.path().join("socket"))?;
         let busy = Arc::new(Mutex::new(()));
-        let (shared, connected) = (medium.clone(), busy.clone());
+        let silence = Arc::<Silence>::default();
+        let (shared, connected, quiet) = (medium.clone(), busy.clone(), silence.clone());
         let server = std::thread::spawn(move || {
             for stream in listener.incoming().map_while(io::Result::ok) {
                 let _busy = connected.lock();
                 // Whoever is gone is gone.
-                let _ = serve(&stream, &shared);
+                let _ = serve(&stream, &shared, &quiet);
             }
         });
-        Ok(CachedDisk { directory, medium, _server: server, busy })
+        Ok(CachedDisk { directory, medium, silence, _server: server, busy })
+    }
+
+    /// From now on it answers nothing, or answers all that it was asked for meanwhile.
+    pub fn be_silent(&self, silent: bool) {
+        self.silence.set(silent);
+    }
+
+    /// What it reads as.
+    pub fn contents(&self) -> Vec<u8> {
+        lock(&self.medium).now.clone()
     }
 
     /// Where QEMU finds it.
@@ -140,6 +174,7 @@ impl CachedDisk {
     /// The power is cut; the machine has been killed already. Of what is only in the cache each sector is lost or not,
     /// as the bits of `chance` have it.
     pub fn cut_power(&self, mut chance: u64) {
+        self.be_silent(false);
         // What the machine had sent has arrived.
         let _idle = self.busy.lock();
         let medium = &mut *lock(&self.medium);
@@ -182,10 +217,10 @@ fn expect(found: impl Into<u64>, wanted: impl Into<u64>) -> io::Result<()> {
     if found.into() == wanted.into() { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
 }
 
-fn serve(stream: &UnixStream, medium: &Shared) -> io::Result<()> {
+fn serve(stream: &UnixStream, medium: &Shared, silence: &Silence) -> io::Result<()> {
     handshake(stream, lock(medium).now.len() as u64)?;
     loop {
-        request(stream, medium)?;
+        request(stream, medium, silence)?;
     }
 }
 
@@ -221,7 +256,7 @@ fn handshake(mut stream: &UnixStream, size: u64) -> io::Result<()> {
     }
 }
 
-fn request(mut stream: &UnixStream, medium: &Shared) -> io::Result<()> {
+fn request(mut stream: &UnixStream, medium: &Shared, silence: &Silence) -> io::Result<()> {
     expect(u32::from_be_bytes(array(stream)?), REQUEST)?;
     let flags = u16::from_be_bytes(array(stream)?);
     let kind = u16::from_be_bytes(array(stream)?);
@@ -229,6 +264,7 @@ fn request(mut stream: &UnixStream, medium: &Shared) -> io::Result<()> {
     let offset = u64::from_be_bytes(array(stream)?) as usize;
     let len = u32::from_be_bytes(array(stream)?);
     let data = if kind == WRITE { bytes(stream, len)? } else { Vec::new() };
+    silence.wait_for_end();
     let mut answer = Vec::new();
     let mut medium = lock(medium);
     let inside = offset.checked_add(len as usize).is_some_and(|end| end <= medium.now.len());

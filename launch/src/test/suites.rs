@@ -297,7 +297,7 @@ pub(super) const SUITES: &[Suite] = &[
     interop_suite("paths", 240),
     interop_suite("remote", 60),
     interop_suite("remote_faults", 600),
-    interop_suite("remote_mirror", 360),
+    interop_suite("remote_mirror", 900),
     interop_suite("ntb_chain", 240),
     interop_suite("rnbd_soak", 900),
     interop_suite("rtrs_hostile", 300),

@@ -195,3 +195,63 @@ fn mirrors_say_what_is_amiss_and_what_helps() -> Result<()> {
     vm.run("volume delete a force")?.lacks("error")?;
     Ok(())
 }
+
+/// A mirror takes the space that its members have got, at once and for good.
+#[test]
+fn a_mirror_grows_after_its_members_and_is_so_large_after_a_power_cut() -> Result<()> {
+    let disks = [disk(64, &[])?, disk(64, &[])?];
+    let words = "isthmus.volume.0.name=pa isthmus.volume.0.size=8MiB isthmus.volume.0.disk=0 \
+        isthmus.volume.1.name=pb isthmus.volume.1.size=8MiB isthmus.volume.1.disk=1";
+    let machine = |more: &str| -> Result<Spec> {
+        let spec = machine()?.append(words).append(more);
+        Ok(disks.iter().fold(spec, |spec, disk| spec.disk(Disk::new(disk.path()))))
+    };
+    let mirror =
+        |vm: &mut Vm| -> Result<serde_json::Value> { vm.run("cat /mirrors/m --json")?.json() };
+    let wait_for = |vm: &mut Vm, what: &str, wanted: &dyn Fn(&serde_json::Value) -> bool| {
+        for _ in 0..300 {
+            if mirror(vm).is_ok_and(|mirror| wanted(&mirror)) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        anyhow::bail!("{what}: {}\n{}", mirror(vm)?, vm.run("show log")?.text)
+    };
+    let in_sync =
+        |mirror: &serde_json::Value| (0..2).all(|n| mirror["members"][n]["state"] == "in sync");
+    let mut vm = boot(machine("")?)?;
+    for _ in 0..300 {
+        if volumes_named(&mut vm, ["pa", "pb"])? {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    vm.run("mirror create m pa pb force")?.contains("in force now")?;
+    wait_for(&mut vm, "in sync", &in_sync)?;
+    vm.run("mirror grow m")?.contains("error")?.contains("let both grow first")?;
+    vm.run("volume grow m size=20MiB")?.contains("error")?.contains("mirror grow m")?;
+    vm.run("volume grow pa size=20MiB")?.lacks("error")?;
+    vm.run("mirror grow m")?.contains("error")?;
+    vm.run("volume grow pb size=24MiB")?.lacks("error")?;
+    let list = vm.run("volume list json")?.json()?;
+    let member = list.as_array().into_iter().flatten().find(|volume| volume["name"] == "pb");
+    ensure!(member.is_some_and(|pb| pb["size"] == 24u64 << 20), "{list}");
+    vm.run("mirror grow m")?.contains("grows from")?;
+    let size = (20u64 << 20) - (32 << 10);
+    let grown = |mirror: &serde_json::Value| mirror["size"] == size && in_sync(mirror);
+    wait_for(&mut vm, "grown", &grown)?;
+    drop(vm);
+    let mut vm = boot(machine("isthmus.mirror.0.name=m isthmus.mirror.0.members=pa,pb")?)?;
+    wait_for(&mut vm, "after a power cut", &grown)?;
+    Ok(())
+}
+
+/// Whether all of these volumes are there.
+fn volumes_named(vm: &mut Vm, names: [&str; 2]) -> Result<bool> {
+    let list = vm.run("volume list json")?.json()?;
+    let there = |name: &str| {
+        let mut rows = list.as_array().into_iter().flatten();
+        rows.any(|volume| volume["name"] == name && volume["state"] == "online")
+    };
+    Ok(names.iter().all(|name| there(name)))
+}

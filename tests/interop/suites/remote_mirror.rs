@@ -1,5 +1,8 @@
 //! A mirror of a disk of the appliance's and a disk of a stock Linux server: each goes and comes back, and
 //! the power is cut; in the end both hold the same, byte for byte.
+
+mod silent;
+
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};

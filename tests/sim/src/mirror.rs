@@ -2,12 +2,13 @@
 //! power. What its user was answered has to make sense, and in the end both disks hold the same.
 //!
 //! A disk that is silent is one behind a network that is cut: it takes requests and does not answer. What
-//! is given up meanwhile is over for the mirror at once, but may be done when the network is whole.
+//! is given up meanwhile is over for the mirror at once, but may be done when the network is whole. Or it is a
+//! local one that hangs: what it has is done when it answers again, from and to the memory that it was given.
 
 use crate::storage::disk::{Manners, SECTOR, SimDisk};
 use crate::storage::history::History;
 use crate::storage::user::{User, WRITER};
-use drivers::hal::{Arena, Geometry, Instant, Window};
+use drivers::hal::{self, Arena, Disk, Geometry, Instant, SubmitError, Window};
 use netsim::Rng;
 use rand_core::RngCore;
 use std::cell::{Cell, RefCell};
@@ -38,10 +39,38 @@ const LATE: usize = 64;
 /// In the tag of a request that was given up.
 const GIVEN_UP: u64 = 1 << 62;
 
+/// A disk that does nothing while it is silent.
+struct Hanging {
+    disk: SimDisk,
+    fate: Rc<Fate>,
+}
+
+impl Disk for Hanging {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+    fn depth(&self) -> usize {
+        self.disk.depth()
+    }
+    fn submit(&mut self, request: &hal::Request) -> Result<(), SubmitError> {
+        self.disk.submit(request)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<hal::Completion> {
+        if self.fate.silent.get() { None } else { self.disk.poll() }
+    }
+    fn set_interrupts(&mut self, _: bool) {}
+    fn interrupts(&self) -> u64 {
+        0
+    }
+}
+
 /// A disk that can be unplugged.
 struct Flaky {
-    inner: DiskVolume<SimDisk>,
+    inner: DiskVolume<Hanging>,
     fate: Rc<Fate>,
+    /// It is a disk of the machine's own, that takes nothing back.
+    local: bool,
     /// What it was asked for while it was silent.
     held: VecDeque<Request>,
     /// What it has to tell at once.
@@ -94,7 +123,7 @@ impl Flaky {
         if self.fate.forgot.take() {
             return Err(VolumeError::Lost);
         }
-        if self.fate.silent.get() || !self.held.is_empty() {
+        if !self.local && (self.fate.silent.get() || !self.held.is_empty()) {
             self.held.push_back(*request);
             return Ok(Submitted::Pending);
         }
@@ -112,7 +141,7 @@ impl Flaky {
         if let Some(told) = self.told.pop_front() {
             return Some(told);
         }
-        if self.fate.silent.get() {
+        if self.fate.silent.get() && !self.local {
             return None;
         }
         loop {
@@ -147,8 +176,14 @@ impl Volume for Flaky {
         let nothing = self.held.is_empty() && self.told.is_empty() && self.late.is_empty();
         nothing && self.late_in_flight == 0 && self.inner.is_idle()
     }
+    fn releases_memory(&self) -> bool {
+        !self.local
+    }
     /// What the disk itself has is the disk's; what is on its way is taken back.
     fn give_up(&mut self) {
+        if self.local {
+            return self.inner.give_up();
+        }
         for request in self.held.drain(..) {
             let failed = Completion { tag: request.tag, result: Err(VolumeError::Io) };
             self.told.push_back(failed);
@@ -188,6 +223,12 @@ struct World {
     power_cuts: bool,
     /// One disaster at a time: not while the other disk fails by chance.
     may_forget: bool,
+    /// Which disks are the machine's own.
+    local: [bool; 2],
+    /// Both are never silent at once.
+    one_at_a_time: bool,
+    /// How long requests may take because disks stall.
+    stalls: Duration,
 }
 
 impl World {
@@ -199,11 +240,12 @@ impl World {
 
     fn members(&mut self) -> [Box<dyn Volume>; 2] {
         [0, 1].map(|n| {
-            let inner = DiskVolume::new(self.disks[n].clone(), false);
-            let (fate, scratch, rng) = (self.fates[n].clone(), self.scratch[n], self.rng.fork());
+            let (disk, fate) = (self.disks[n].clone(), self.fates[n].clone());
+            let inner = DiskVolume::new(Hanging { disk, fate: fate.clone() }, false);
+            let (local, scratch, rng) = (self.local[n], self.scratch[n], self.rng.fork());
             let (held, told, late) = Default::default();
             let late_in_flight = 0;
-            Box::new(Flaky { inner, fate, held, told, late, late_in_flight, scratch, rng })
+            Box::new(Flaky { inner, fate, local, held, told, late, late_in_flight, scratch, rng })
                 as Box<dyn Volume>
         })
     }
@@ -319,17 +361,28 @@ impl World {
             let most = rng.pick(&[50, 1000, 5000]);
             Some(now + Duration::from_millis(rng.within(1..most)))
         };
+        if let Some((mirror, _)) = &self.mirror {
+            let detached = match self.rng.within(0..100) {
+                0..3 => Some([true, false]),
+                3..6 => Some([false, true]),
+                6..20 => Some([false; 2]),
+                _ => None,
+            };
+            detached.into_iter().for_each(|detached| mirror.detached().set(detached));
+        }
         for n in 0..2 {
             if self.heard_at[n].is_some_and(|at| at <= self.now) {
                 self.heard_at[n] = None;
                 self.fates[n].silent.set(false);
                 self.say(format_args!("disk {n} answers"));
             }
-            if self.heard_at[n].is_none() && self.mirror.is_some() && self.rng.chance(60) {
+            let alone = self.one_at_a_time && self.heard_at[1 - n].is_some();
+            let may = self.heard_at[n].is_none() && self.mirror.is_some() && !alone;
+            if may && self.rng.chance(60) {
                 let most = self.rng.pick(&[50, 1000, 12_000]);
                 let at = self.now + Duration::from_millis(self.rng.within(1..most));
                 self.silence(n, at);
-                if self.rng.chance(300) {
+                if !self.one_at_a_time && self.rng.chance(300) {
                     let other = at + Duration::from_millis(self.rng.within(0..300));
                     self.silence(1 - n, other);
                 }
@@ -385,17 +438,23 @@ pub fn run(seed: u64) {
             kept: rng.pick(&[0, 500, 1000]),
         };
         let sectors = SECTORS + RESERVED as usize;
+        let mut stalls = false;
         let disks = [0, 1].map(|_| {
             let manners = manners(&mut rng);
+            stalls |= manners.stalls > 0;
             SimDisk::new(sectors, manners, rng.fork())
         });
         let history = Rc::new(RefCell::new(History::new(b'm', SECTORS, true).mirrored()));
         let (depth, left) = (rng.pick(&[1, 4, 8]), rng.within(60..250) as u32);
+        let local = [0, 1].map(|_| rng.chance(500));
+        // No request is larger than the least of them.
+        let buffers = if local == [false; 2] { 0 } else { rng.pick(&[4, 6, 64]) << 12 };
         let user = User::new(WRITER, history, depth, left, &mut arena, rng.fork());
-        let memory = arena.alloc(Mirror::MEMORY, 4096).expect("room");
+        let memory = arena.alloc(Mirror::MEMORY + buffers, 4096).expect("room");
         let scratch = [0; 2].map(|_| arena.alloc(LATE * SECTOR, 4096).expect("room"));
         let power_cuts = rng.chance(600);
         let only_silence = errors == 0 && rng.chance(300);
+        let one_at_a_time = only_silence && local == [true; 2] && rng.chance(700);
         let timeout = Duration::from_millis(rng.pick(&[100, 1000, 5000]));
         let mut world = World {
             now: Instant::from_nanos(1),
@@ -415,6 +474,9 @@ pub fn run(seed: u64) {
             only_silence,
             power_cuts,
             may_forget,
+            local,
+            one_at_a_time,
+            stalls: Duration::from_secs(if stalls { 20 } else { 0 }),
         };
         let mirror = Mirror::create(world.members(), memory, [7; 16]);
         world.start(mirror);
@@ -442,6 +504,7 @@ fn story(world: &mut World) {
         fate.silent.set(false);
     });
     world.heard_at = [None; 2];
+    world.mirror.iter().for_each(|(mirror, _)| mirror.detached().set([false; 2]));
     // Whoever has forgotten something is asked for something.
     world.user.left += 30;
     if world.mirror.is_none() {
@@ -457,6 +520,11 @@ fn story(world: &mut World) {
     if world.only_silence {
         let failed = world.user.errors + world.user.broken_promises;
         assert_eq!(failed, 0, "requests failed although disks were only silent");
+    }
+    if world.one_at_a_time {
+        // It may meet silence more than once, in the record, in a copy and in its data, and stalls of both disks.
+        let most = 3 * world.timeout + Duration::from_secs(2) + world.stalls;
+        assert!(world.user.longest < most, "a request took {:?}", world.user.longest);
     }
     let data = [0, 1].map(|n| world.disks[n].contents()[RESERVED as usize * SECTOR..].to_vec());
     assert!(data[0] == data[1], "the members differ");

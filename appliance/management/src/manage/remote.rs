@@ -3,10 +3,10 @@
 use crate::appliance::{Appliance, Told};
 use crate::config::{Config, Mirror, Name, Remote, Size};
 use crate::console::Managed;
-use crate::orders::{Order, Reads};
+use crate::orders::{MirrorOrder, Order, Reads};
 use crate::remote::{mirror, path_name};
 use crate::report::Value;
-use crate::status::RemoteStatus;
+use crate::status::{MirrorStatus, RemoteStatus};
 use crate::words::{at_once, lines, missing, one};
 use drivers::hal::Geometry;
 use storage::volume::VolumeId;
@@ -20,7 +20,10 @@ pub(super) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, words:
         ("remote", "remap") => appliance.carry_out(Order::Remap(one(words)?)),
         ("remote", "read") => read(appliance, words),
         ("mirror", "create") => create(appliance, words),
-        ("mirror", "force") => appliance.carry_out(Order::ForceMirror(one(words)?)),
+        ("mirror", "force") => appliance.carry_out(Order::Mirror(one(words)?, MirrorOrder::Force)),
+        ("mirror", "grow") => grow_mirror(appliance, one(words)?),
+        ("mirror", "detach") => detach(appliance, words),
+        ("mirror", "attach") => attach(appliance, words),
         ("mirror", "remove") => remove_mirror(appliance, words),
         _ => Err(format!("unknown command: {what} {order}; `help` lists the commands")),
     }
@@ -79,7 +82,7 @@ pub(super) fn standing(
         };
     }
     if let Some(mirror) = elsewhere.mirrors.iter().find(|mirror| mirror.name == volume) {
-        return mirror.status.state.to_string();
+        return mirror.status.to_string();
     }
     match (there, config.mirror_of(volume)) {
         (Some(_), _) => "online".into(),
@@ -176,6 +179,100 @@ fn remove(appliance: &mut dyn Appliance, name: &str) -> Told {
     Ok(at_once())
 }
 
+/// Has a mirror take the space that its members have got.
+fn grow_mirror(appliance: &mut dyn Appliance, name: &str) -> Told {
+    let remote = appliance.remote();
+    let mirror = remote.mirrors.iter().find(|one| one.name == name);
+    let mirror = mirror.ok_or_else(|| format!("there is no mirror {name:?}"))?;
+    let ([first, second], status) = (mirror.members.clone(), mirror.status);
+    let size = |sectors: u64| Size(sectors.saturating_mul(512));
+    if status.grows {
+        return Err(format!("it grows to {} already", size(status.possible_sectors)));
+    }
+    if !status.is_whole() {
+        return Err(format!(
+            "{first} is {} and {second} is {}: a mirror grows while both are in sync",
+            status.member(0),
+            status.member(1)
+        ));
+    }
+    let [one, other] = status.member_sectors.map(size);
+    if status.possible_sectors <= status.sectors {
+        return Err(format!(
+            "{first} has {one} and {second} has {other}, which the mirror of {} uses: let both grow first \
+             (`volume grow`, or at its server and `remote remap`)",
+            size(status.sectors)
+        ));
+    }
+    let (from, to) = (size(status.sectors), size(status.possible_sectors));
+    appliance.carry_out(Order::Mirror(name, MirrorOrder::Grow))?;
+    Ok(Managed::Told(format!(
+        "{name} grows from {from} to {to} as soon as what is new is copied to {second}; the log tells, and \
+         `mirror list`\n"
+    )))
+}
+
+/// A mirror, and which of its members that is.
+fn member_of<'a>(
+    remote: &'a RemoteStatus<'_>,
+    name: &str,
+    member: &str,
+) -> Result<(&'a MirrorStatus<'a>, usize), String> {
+    let mirror = remote.mirrors.iter().find(|one| one.name == name);
+    let mirror = mirror.ok_or_else(|| format!("there is no mirror {name:?}"))?;
+    let [first, second] = mirror.members;
+    match mirror.members.iter().position(|one| one == member) {
+        Some(place) => Ok((mirror, place)),
+        None => Err(format!("mirror {name} has no member {member:?}; accepted: {first}, {second}")),
+    }
+}
+
+/// Takes a member out of use. The other one has to have everything.
+fn detach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    let (name, member, force) = match words {
+        [name, member] => (*name, *member, false),
+        [name, member, "force"] => (*name, *member, true),
+        _ => return Err("accepted: NAME MEMBER force".into()),
+    };
+    let remote = appliance.remote();
+    let (mirror, place) = member_of(&remote, name, member)?;
+    let other = &mirror.members[1 - place];
+    if mirror.detached[place] {
+        return Err(format!("{member} is detached already; `mirror attach {name} {member}`"));
+    }
+    if !mirror.status.is_in_sync(1 - place) {
+        let state = mirror.status.member(1 - place);
+        return Err(format!("{other} is {state}: the mirror cannot go on with that one alone"));
+    }
+    if !force {
+        return Err(format!(
+            "what is written from now on would be on {other} alone; `mirror detach {name} {member} force` \
+             does it"
+        ));
+    }
+    appliance.carry_out(Order::Mirror(name, MirrorOrder::Detach(place)))?;
+    Ok(Managed::Told(format!(
+        "{name} goes on without {member}, until `mirror attach {name} {member}` or the next start\n"
+    )))
+}
+
+/// Takes a member back that was detached.
+fn attach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    let [name, member] = words else { return Err("accepted: NAME MEMBER".into()) };
+    let remote = appliance.remote();
+    let (mirror, place) = member_of(&remote, name, member)?;
+    if !mirror.detached[place] {
+        let state = mirror.status.member(place);
+        return Err(format!(
+            "{member} is not detached but {state}; one that was left out comes back by itself"
+        ));
+    }
+    appliance.carry_out(Order::Mirror(name, MirrorOrder::Attach(place)))?;
+    Ok(Managed::Told(format!(
+        "{member} comes back once it has ended what it was asked for before; `mirror list` tells\n"
+    )))
+}
+
 /// Begins to take a mirror apart; what its members are doing comes to its end first.
 fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let (name, force) = match words {
@@ -188,7 +285,9 @@ fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     }
     let made = appliance.storage().volumes.find(name).is_some();
     if made {
-        unopened(appliance, name)?;
+        unopened(appliance, name).map_err(|why| {
+            format!("{why}; `mirror detach {name} MEMBER force` takes a member out meanwhile")
+        })?;
     }
     let elsewhere = appliance.remote();
     if let Some(mirror) = elsewhere.mirrors.iter().find(|one| one.name == name && !force) {
@@ -196,7 +295,7 @@ fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
         let unknown = |n: &usize| status.members[*n] == MemberState::Unknown;
         if let Some(member) = [0, 1].into_iter().find(unknown) {
             return Err(format!(
-                "what {} holds has not been read yet: try again when `show mirrors` tells its state; \
+                "what {} holds has not been read yet: try again when `mirror list` tells its state; \
                  `mirror remove {name} force` ends the mirror all the same",
                 mirror.members[member]
             ));

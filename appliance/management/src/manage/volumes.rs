@@ -42,7 +42,9 @@ pub(crate) fn rows(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<
         let extents = pool.map(|(_, entry)| entry.extents.len());
         let ours = config.remote.iter().all(|remote| remote.name.as_str() != name)
             && config.mirror.iter().all(|mirror| mirror.name.as_str() != name);
-        let size = geometry.map_or(0, |geometry| geometry.sectors.saturating_mul(512));
+        let of_member = || elsewhere.mirrors.iter().find_map(|mirror| mirror.member_sectors(name));
+        let sectors = geometry.map(|geometry| geometry.sectors).or_else(of_member).unwrap_or(0);
+        let size = sectors.saturating_mul(512);
         let read_only =
             geometry.is_some_and(|g| g.features.contains(drivers::hal::Features::READ_ONLY));
         let counts = storage.volumes.find(name).and_then(|id| storage.volumes.open_counts(id));
@@ -90,7 +92,16 @@ pub(super) fn grow(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let name = options.name;
     let pools = appliance.storage().pools;
     let pool = pools.iter().find(|pool| pool.table.find(name).is_some());
-    let pool = pool.ok_or_else(|| format!("no disk has a volume {name:?} of extents"))?;
+    let mirrors = &appliance.document().config().mirror;
+    let mirror = mirrors.iter().find(|mirror| mirror.name.as_str() == name);
+    let pool = pool.ok_or_else(|| match mirror {
+        Some(mirror) => {
+            let members: Vec<&str> = mirror.members.iter().map(|member| member.as_str()).collect();
+            let members = members.join(" and ");
+            format!("{name} is a mirror: let its members {members} grow, then `mirror grow {name}`")
+        }
+        None => format!("no disk has a volume {name:?} of extents: others do not grow"),
+    })?;
     let number = pool.disk.0;
     appliance.carry_out(Order::Grow(number, name, bytes))
 }

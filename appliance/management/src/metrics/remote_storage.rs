@@ -9,7 +9,7 @@ use core::fmt::{Display, Error};
 use rtrs::client::{PathState, PathStats, PathStatus};
 use rtrs::server::Histogram;
 use storage::rnbd::client::DeviceState;
-use storage::volume::mirror::{MemberState, Status};
+use storage::volume::mirror::Status;
 
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
 type Latency = (&'static str, &'static str, fn(&PathStats) -> &Histogram);
@@ -108,11 +108,12 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
         }
     }
     let (mirrors, now) = (&remote.mirrors, appliance.machine().now);
-    let mut sync = w.gauge("isthmus_mirror_in_sync", "Whether the member is in sync.")?;
+    let mut sync =
+        w.gauge("isthmus_mirror_in_sync", "Whether the member is in sync, and answers.")?;
     for mirror in mirrors {
-        for (member, state) in mirror.members.iter().zip(mirror.status.members) {
+        for (n, member) in mirror.members.iter().enumerate() {
             let labels: [(_, &dyn Display); 2] = [("mirror", &mirror.name), ("member", member)];
-            sync.sample(&labels, u64::from(state == MemberState::InSync))?;
+            sync.sample(&labels, u64::from(mirror.status.is_in_sync(n)))?;
         }
     }
     let mut stale = w.gauge("isthmus_mirror_stale_regions", "Regions that are to be copied.")?;

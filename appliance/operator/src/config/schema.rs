@@ -109,6 +109,8 @@ section! {
         token_sha256: Option<Sha256> => AtOnce;
         /// Whether it speaks TLS, and nothing else.
         tls: bool = false;
+        /// Whether `/readyz` answers 503 while a mirror does not hold everything twice.
+        ready_needs_mirrors: bool = false => AtOnce;
         /// The certificate for that, perhaps with those that signed it; without it one that the appliance makes.
         certificate: Option<Pem>;
         /// The key of the certificate.

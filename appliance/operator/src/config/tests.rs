@@ -57,7 +57,8 @@ fn mistakes_are_told_with_line_reason_and_what_is_accepted() {
         (
             "http = 1",
             "line 1: http: an integer does not belong here; accepted: a section with the \
-                     keys enabled, port, connections, hosts, listen, token_sha256, tls, certificate, key",
+                     keys enabled, port, connections, hosts, listen, token_sha256, tls, \
+                     ready_needs_mirrors, certificate, key",
         ),
         ("net = 3", "line 1: net: an integer does not belong here; accepted: [[net]] sections"),
         (
@@ -462,6 +463,7 @@ fn paths_are_completed() {
             "http.listen",
             "http.token_sha256",
             "http.tls",
+            "http.ready_needs_mirrors",
             "http.certificate",
             "http.key"
         ]

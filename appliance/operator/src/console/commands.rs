@@ -288,6 +288,24 @@ pub static COMMANDS: &[Command] = &[
         Verb::Manage("mirror", "force"),
     ),
     Command::new(
+        &["mirror", "grow"],
+        &[Argument::Rest("NAME")],
+        "take the space that both members have got",
+        Verb::Manage("mirror", "grow"),
+    ),
+    Command::new(
+        &["mirror", "detach"],
+        &[Argument::Rest("NAME MEMBER force")],
+        "go on without a member, also while clients have the mirror open",
+        Verb::Manage("mirror", "detach"),
+    ),
+    Command::new(
+        &["mirror", "attach"],
+        &[Argument::Rest("NAME MEMBER")],
+        "take a detached member back: what it has missed is copied to it",
+        Verb::Manage("mirror", "attach"),
+    ),
+    Command::new(
         &["mirror", "remove"],
         &[Argument::Rest("NAME [force]")],
         "dissolve the mirror; its members stay as volumes",

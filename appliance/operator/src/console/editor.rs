@@ -192,6 +192,10 @@ impl Editor {
         if let Some(hidden) = &mut self.hidden {
             *hidden -= (*hidden).min(to) - (*hidden).min(from);
         }
+        // Another line begins, unless it is one of a key.
+        if self.line.is_empty() && self.key_lines == 0 {
+            self.hidden = None;
+        }
         self.show(from, self.line.len(), out);
         out.repeat(b' ', to - from);
         out.repeat(8, self.line.len() - from + (to - from));

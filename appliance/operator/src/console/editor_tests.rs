@@ -113,8 +113,10 @@ fn private_key_is_shown_as_stars_and_does_not_come_back() {
         assert!(!shown.contains("MIGH") && shown.contains("***"), "{shown}");
     }
     let (events, shown, _) = typed(format!("show log\r{typed_key}\r\x1b[A").as_bytes());
-    assert_eq!(events[1], Event::Line(typed_key), "it is carried out");
+    assert_eq!(events[1], Event::Line(typed_key.clone()), "it is carried out");
     assert_eq!(shown, "show log");
+    let (_, shown, _) = typed(format!("{typed_key}\x15show log").as_bytes());
+    assert_eq!(shown, "show log", "another line begins");
     for secret in ["set http.token_sha256 4e73", "set system.upgrade_key 19bf", "set http.kye x"] {
         let (_, shown, _) = typed(format!("show log\r{secret}\r\x1b[A").as_bytes());
         assert_eq!(shown, "show log");

@@ -440,7 +440,7 @@ impl State {
 }
 
 /// FNV-1a: what is told apart by it is a mere matter of places.
-fn hash(parts: &[&[u8]]) -> u32 {
+pub(crate) fn hash(parts: &[&[u8]]) -> u32 {
     let bytes = parts.iter().flat_map(|part| part.iter());
     bytes.fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -3,15 +3,21 @@
 use super::TEND_INTERVAL;
 use crate::config::{self, Config, Size};
 use crate::families::{self, MIRROR, OfMirror};
+use crate::gateway::queue_depth::Offered;
 use crate::gateway::storage::{Storage, name};
 use core::cell::Cell;
 use core::time::Duration;
-use drivers::hal::{Arena, Geometry, Hold, Instant};
+use drivers::hal::{Arena, Geometry, Hold, Instant, Window};
 use management::status::MirrorStatus;
 use std::rc::Rc;
 use storage::rnbd::client::Losses;
 use storage::volume::mirror::{MemberState, Mirror, MirrorState, Status};
 use storage::volume::{Completion, Parts, Request, Submitted, Volume, VolumeError};
+
+/// Members that come up one after the other at a start have so long.
+const GRACE: Duration = Duration::from_secs(5);
+/// Memory for the data that members of a mirror with a local disk work on at a time.
+const BUFFERS: usize = 2 << 20;
 
 /// What is kept of a mirror, which itself is a volume.
 pub(in crate::gateway) struct MirrorSlot {
@@ -23,8 +29,14 @@ pub(in crate::gateway) struct MirrorSlot {
     pub forced: Rc<Cell<bool>>,
     /// Has it come to rest: it is taken apart then.
     pub ending: Rc<Cell<bool>>,
+    /// Has it take the space that its members have got.
+    pub growing: Rc<Cell<bool>>,
+    /// Members that the operator wants to do without.
+    pub detached: Rc<Cell<[bool; 2]>>,
     /// How it stood when the log was last told.
     told: Status,
+    /// What it does, since when, and whether the log was told that.
+    state: Option<(MirrorState, Instant, bool)>,
     /// Since when members are not in sync that were left out.
     out_since: [Option<Instant>; 2],
 }
@@ -32,8 +44,9 @@ pub(in crate::gateway) struct MirrorSlot {
 impl MirrorSlot {
     /// What is told of it.
     pub fn status(&self) -> MirrorStatus<'_> {
-        let (status, out_since) = (self.status.get(), self.out_since);
-        MirrorStatus { name: &self.name, members: &self.members, status, out_since }
+        let (status, out_since, detached) =
+            (self.status.get(), self.out_since, self.detached.get());
+        MirrorStatus { name: &self.name, members: &self.members, status, out_since, detached }
     }
 
     /// What an operator does whose members are not of one mirror.
@@ -42,17 +55,25 @@ impl MirrorSlot {
         format!("`mirror create {mirror} {first} {second} force` makes {second} a copy of {first}")
     }
 
+    /// Has it use the one member that can be read.
+    pub fn force(&self) -> Result<(), String> {
+        match self.status.get().state {
+            MirrorState::Alone => self.forced.set(true),
+            MirrorState::Running => return Err("it runs: there is nothing to force".into()),
+            MirrorState::Waiting => return Err("no member can be read yet".into()),
+            MirrorState::Strangers => {
+                return Err(format!("{}; {}", MirrorState::Strangers, self.how_to_make()));
+            }
+        }
+        Ok(())
+    }
+
     /// Tells the log of changes.
     pub fn tell(&mut self, at: Instant) {
         let (now, told) = (self.status.get(), self.told);
-        if now.state != told.state {
-            match now.state {
-                MirrorState::Strangers => {
-                    log::warn!("mirror {}: {}; {}", self.name, now.state, self.how_to_make());
-                }
-                _ => log::info!("mirror {}: {}", self.name, now.state),
-            }
-        }
+        self.tell_state(at, &now);
+        self.tell_silence(at, &now);
+        self.tell_growth(&now);
         for n in 0..2 {
             if now.members[n] != told.members[n] {
                 let (mirror, member) = (&self.name, &self.members[n]);
@@ -60,6 +81,10 @@ impl MirrorSlot {
                 match (now.members[n], now.why[n], self.out_since[n]) {
                     (MemberState::Out, Some(why), _) => log::warn!(
                         "mirror {mirror}: {member} is left out: {why}; {lag} may differ so far"
+                    ),
+                    (MemberState::Out, None, _) => log::warn!(
+                        "mirror {mirror}: {member} is out: it was left out before the start, or cannot be \
+                         read; {lag} may differ so far"
                     ),
                     (MemberState::Syncing, ..) => {
                         log::info!("mirror {mirror}: {member} is {state}: {lag} to copy");
@@ -79,6 +104,63 @@ impl MirrorSlot {
         }
         self.told = now;
     }
+
+    /// Tells the log how its growing ended.
+    fn tell_growth(&self, now: &Status) {
+        let (name, bytes) = (&self.name, now.sectors.saturating_mul(512));
+        if self.told.sectors > 0 && now.sectors > self.told.sectors {
+            log::info!("mirror {name}: it has grown to {}", Size(bytes));
+        } else if self.told.grows && !now.grows {
+            log::warn!(
+                "mirror {name}: it has not grown, because a member failed or was left out; `mirror grow {name}` \
+                 tries again once both are in sync"
+            );
+        }
+    }
+
+    /// Tells the log whether it runs. Members may come up one after the other: that is waited for.
+    fn tell_state(&mut self, at: Instant, now: &Status) {
+        let (state, since, told) = self.state.unwrap_or((now.state, at, false));
+        let (since, told) = if state == now.state { (since, told) } else { (at, false) };
+        let name = &self.name;
+        let due = match now.state {
+            MirrorState::Strangers | MirrorState::Running => true,
+            MirrorState::Waiting | MirrorState::Alone => at.since(since) >= GRACE,
+        };
+        if due && !told {
+            match now.state {
+                MirrorState::Running => log::info!("mirror {name}: {now}"),
+                MirrorState::Strangers => {
+                    log::warn!("mirror {name}: {now}; {}", self.how_to_make());
+                }
+                MirrorState::Alone => log::warn!(
+                    "mirror {name}: {now}; `mirror force {name}` uses the one that is there"
+                ),
+                MirrorState::Waiting => {
+                    log::warn!("mirror {name}: {now}: what they hold could not be read so far");
+                }
+            }
+        }
+        self.state = Some((now.state, since, told || due));
+    }
+
+    /// Tells the log of members that do not answer, and that the mirror cannot do without.
+    fn tell_silence(&self, at: Instant, now: &Status) {
+        for n in 0..2 {
+            let (mirror, member) = (&self.name, &self.members[n]);
+            match (self.told.silent[n], now.silent[n]) {
+                (None, Some(_)) => log::warn!(
+                    "mirror {mirror}: {member} does not answer, and the mirror cannot go on without it: \
+                     requests wait"
+                ),
+                (Some(since), None) if now.members[n] != MemberState::Out => {
+                    let seconds = at.since(since).as_secs();
+                    log::info!("mirror {mirror}: {member} answers again, after {seconds} s");
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 /// A member that is not there: no disk, or no volume of that name on it.
@@ -96,6 +178,9 @@ impl Volume for Missing {
         None
     }
     fn is_idle(&self) -> bool {
+        true
+    }
+    fn releases_memory(&self) -> bool {
         true
     }
 }
@@ -134,11 +219,11 @@ impl Storage {
             return Err(families::missing("mirror"));
         }
         let mirror_name = name(&mirror.name)?;
-        let memory = arena.alloc(Mirror::MEMORY, 4096).ok_or("no memory for it")?;
         let members: Vec<String> = mirror.members.iter().map(ToString::to_string).collect();
         let Ok(members) = <[String; 2]>::try_from(members) else {
             return Err("a mirror has two members".into());
         };
+        let memory = self.mirror_memory(&members, arena)?;
         let volumes = [0, 1].map(|n| self.take_member(mirror, &members[n]));
         let volume = match uuid {
             Some(uuid) => Mirror::create(volumes, memory, uuid),
@@ -148,14 +233,53 @@ impl Storage {
         clock.set(now);
         let volume = volume.with_timeout(clock, Duration::from_millis(mirror.timeout_ms.into()));
         let (status, forced, ending) = (volume.status(), volume.forced(), volume.ending());
+        let (growing, detached) = (volume.growing(), volume.detached());
         self.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
         let remote_storage = self.remote_storage_mut();
         let (name, told) = (mirror.name.to_string(), Status::default());
-        let out_since = [None; 2];
-        let slot = MirrorSlot { name, members, status, forced, ending, told, out_since };
+        let (state, out_since) = (None, [None; 2]);
+        let slot = MirrorSlot {
+            name,
+            members,
+            status,
+            forced,
+            ending,
+            growing,
+            detached,
+            told,
+            state,
+            out_since,
+        };
         remote_storage.mirrors.extend(OfMirror::hold(|| slot));
         remote_storage.tend_due.get_or_insert(now + TEND_INTERVAL / 10);
         Ok(())
+    }
+
+    /// Memory for a mirror of these volumes. Disks take nothing back: the data of what they were given needs room of its
+    /// own.
+    fn mirror_memory(&self, members: &[String; 2], arena: &mut Arena) -> Result<Window, String> {
+        let keeps_memory = |member: &String| {
+            let volume = self.volumes.find(member).and_then(|id| self.volumes.get(id));
+            volume.is_some_and(|volume| !volume.releases_memory())
+        };
+        // No request is larger than a chunk, or than what `remote read` asks for.
+        let chunk = self.offered.map_or(0, Offered::chunk_size);
+        let mut buffers = match members.iter().any(keeps_memory) {
+            true => BUFFERS.max(2 * chunk),
+            false => 0,
+        };
+        let least = chunk.max(BUFFERS / 2).min(buffers);
+        loop {
+            match arena.alloc(Mirror::MEMORY + buffers, 4096) {
+                Some(memory) => return Ok(memory),
+                None if buffers > least => buffers = (buffers / 2).max(least),
+                None => break,
+            }
+        }
+        let wanted = Size((Mirror::MEMORY + least) as u64);
+        Err(format!(
+            "no {wanted} of memory are free in one piece; `show memory` tells what is free"
+        ))
     }
 
     /// Takes a mirror apart that has come to rest; its members are volumes of their own again. False

@@ -6,10 +6,9 @@ use crate::console::{Managed, Progress};
 use crate::families::{self, MEASURE, OfMeasure};
 use crate::gateway::plane::DataPlane;
 use drivers::hal::Hold;
-use management::orders::{Reads, RemotePathOrder, SessionOrder};
+use management::orders::{MirrorOrder, Reads, RemotePathOrder, SessionOrder};
 use provider_set::ProviderSet;
 use storage::volume::VolumeId;
-use storage::volume::mirror::MirrorState;
 use verbs::EngineContext;
 
 const NO_PROVIDER: &str =
@@ -173,20 +172,27 @@ impl DataPlane {
         missing.map_or(Ok(()), |missing| Err(format!("there is no volume {:?}", missing.as_str())))
     }
 
-    /// Has a mirror use the one member that can be read.
-    pub(in crate::gateway) fn force_mirror(&mut self, mirror: &str) -> Result<(), String> {
-        let mut mirrors = self.storage.remote_storage.iter().flat_map(|one| &one.mirrors);
-        let found = mirrors.find(|one| one.name == mirror);
+    /// Has a mirror do something, which is looked after at once.
+    pub(in crate::gateway) fn order_mirror(
+        &mut self,
+        mirror: &str,
+        order: MirrorOrder,
+    ) -> Result<(), String> {
+        let now = self.now;
+        let remote_storage = self.storage.remote_storage.as_mut();
+        let found = remote_storage.and_then(|remote_storage| {
+            remote_storage.tend_due = Some(now);
+            remote_storage.mirrors.iter().find(|one| one.name == mirror)
+        });
         let slot = found.ok_or_else(|| format!("there is no mirror {mirror:?}"))?;
-        match slot.status.get().state {
-            MirrorState::Alone => slot.forced.set(true),
-            MirrorState::Running => return Err("it runs: there is nothing to force".into()),
-            MirrorState::Waiting => return Err("no member can be read yet".into()),
-            MirrorState::Strangers => {
-                let why = MirrorState::Strangers;
-                return Err(format!("{why}; {}", slot.how_to_make()));
-            }
+        let mut detached = slot.detached.get();
+        match order {
+            MirrorOrder::Force => return slot.force(),
+            MirrorOrder::Grow => slot.growing.set(true),
+            MirrorOrder::Detach(member) => detached[member] = true,
+            MirrorOrder::Attach(member) => detached[member] = false,
         }
+        slot.detached.set(detached);
         Ok(())
     }
 

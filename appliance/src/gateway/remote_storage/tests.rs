@@ -283,6 +283,32 @@ fn a_mirror_of_memory_and_a_remote_volume() {
     assert_eq!(world.request_at(Operation::Read, 8 + RESERVED, 0), [0x78; 4096]);
 }
 
+/// Nobody asks the mirror for anything, and the server is gone: the member is out within seconds, and back later.
+#[test]
+fn idle_mirror_leaves_out_a_remote_member_that_is_cut_off() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
+    let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members, timeout_ms: 5000 };
+    let now = world.now;
+    let Side { arena, storage, .. } = &mut world.sides[0];
+    storage.add_mirror(&mirror, Some([7; 16]), arena, now).unwrap();
+    let status = |world: &World| {
+        let mirror = &world.sides[0].storage.remote_storage.as_ref().unwrap().mirrors[0];
+        mirror.status.get()
+    };
+    world.pass(Duration::from_secs(10));
+    assert!(status(&world).is_whole());
+    world.cut = true;
+    world.pass(Duration::from_secs(9));
+    assert_eq!(status(&world).members, [MemberState::InSync, MemberState::Out]);
+    assert_eq!(status(&world).to_string(), "running on one member");
+    world.cut = false;
+    world.pass(Duration::from_secs(60));
+    assert!(status(&world).is_whole());
+    assert_eq!(status(&world).why, [None; 2], "it is in sync");
+}
+
 /// What a mirror is doing ends before it is taken apart, and no more is begun.
 #[test]
 fn a_mirror_that_copies_comes_to_rest_first() {

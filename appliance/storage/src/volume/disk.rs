@@ -23,6 +23,8 @@ struct InFlight {
     /// The part that is under way, in sectors.
     part: u32,
     then_flush: bool,
+    /// Its user was told that it failed; the disk still has it.
+    given_up: bool,
 }
 
 /// Where the parts of a volume lie on its disk, found by halves.
@@ -85,6 +87,8 @@ pub struct DiskVolume<D> {
     free: Vec<u32>,
     /// Requests whose next step found no room.
     stalled: VecDeque<u32>,
+    /// Ends of requests that were given up.
+    told: VecDeque<Completion>,
 }
 
 impl<D: Disk> DiskVolume<D> {
@@ -108,6 +112,7 @@ impl<D: Disk> DiskVolume<D> {
             in_flight: alloc::vec![None; depth],
             free: (0..depth as u32).rev().collect(),
             stalled: VecDeque::with_capacity(depth),
+            told: VecDeque::with_capacity(depth),
         }
     }
 
@@ -256,6 +261,7 @@ impl<D: Disk> Volume for DiskVolume<D> {
             sectors: left,
             part: 0,
             then_flush,
+            given_up: false,
         });
         match self.step(slot) {
             Ok(()) => Ok(Submitted::Pending),
@@ -276,7 +282,19 @@ impl<D: Disk> Volume for DiskVolume<D> {
     }
 
     fn is_idle(&self) -> bool {
-        self.free.len() == self.in_flight.len()
+        self.free.len() == self.in_flight.len() && self.told.is_empty()
+    }
+
+    /// A disk takes nothing back: what it has keeps its place here, and its memory, until the disk is done with it.
+    fn give_up(&mut self) {
+        while let Some(slot) = self.stalled.pop_front() {
+            let ended = self.end(slot, Err(VolumeError::Io));
+            self.told.extend(ended);
+        }
+        for request in self.in_flight.iter_mut().flatten().filter(|request| !request.given_up) {
+            request.given_up = true;
+            self.told.push_back(Completion { tag: request.tag, result: Err(VolumeError::Io) });
+        }
     }
 
     fn on_disk(&self) -> Option<OnDisk> {
@@ -291,6 +309,9 @@ impl<D: Disk> Volume for DiskVolume<D> {
     }
 
     fn poll(&mut self) -> Option<Completion> {
+        if let Some(told) = self.told.pop_front() {
+            return Some(told);
+        }
         loop {
             let mut stepped = false;
             let end = self.go_on(&mut stepped);
@@ -324,6 +345,10 @@ impl<D: Disk> DiskVolume<D> {
         while let Some(done) = self.disk.poll() {
             let slot = u32::try_from(done.tag).unwrap_or(u32::MAX);
             let Some(Some(request)) = self.in_flight.get_mut(slot as usize) else { continue };
+            if request.given_up {
+                self.end(slot, Ok(()));
+                continue;
+            }
             let ended = match done.result {
                 Ok(()) if Self::advance(request) => match self.step(slot) {
                     Ok(()) => {

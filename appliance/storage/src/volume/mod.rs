@@ -144,10 +144,15 @@ pub trait Volume {
     fn flush_queue(&mut self);
     /// The next completion, if any.
     fn poll(&mut self) -> Option<Completion>;
-    /// Gives up all requests in flight: each ends with an error as soon as nothing can touch its memory any
-    /// more. Whether it was done, or will be, is open until the volume is idle. A volume that cannot take
-    /// requests back does nothing.
+    /// Gives up all requests in flight: each ends with an error, without waiting for a device that does not answer.
+    /// Whether it was done, or will be, is open until the volume is idle; until then the device may also read or
+    /// write its memory, unless the volume [releases memory](Volume::releases_memory). A volume whose requests
+    /// are done at once has none in flight.
     fn give_up(&mut self) {}
+    /// Whether nothing touches the memory of a request that has ended, even if it was given up.
+    fn releases_memory(&self) -> bool {
+        false
+    }
     /// Whether nothing is in flight, and nothing that was given up can still be done.
     /// One that does not say is polled for ever.
     fn is_idle(&self) -> bool {

@@ -146,6 +146,11 @@ impl Volume for RamVolume {
         true
     }
 
+    /// All is done at once.
+    fn releases_memory(&self) -> bool {
+        true
+    }
+
     fn shared_memory(&self) -> Option<&Arc<RamMemory>> {
         Some(&self.shared)
     }

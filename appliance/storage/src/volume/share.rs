@@ -54,6 +54,10 @@ impl<D: Disk> Volume for DiskShare<D> {
         done
     }
 
+    fn give_up(&mut self) {
+        self.volume.give_up();
+    }
+
     /// It is polled until the owner knows that nothing is under way.
     fn is_idle(&self) -> bool {
         !self.working && self.volume.is_idle()

@@ -218,6 +218,43 @@ fn volumes_of_extents_share_a_disk_and_keep_apart() {
     assert_eq!(a.submit(&past).err(), Some(VolumeError::PastEnd));
 }
 
+/// Requests that a disk has end for their user when they are given up. The disk ends what it has, which nobody hears of,
+/// and is asked for nothing more of it.
+#[test]
+fn requests_of_a_disk_that_are_given_up_fail_at_once_and_end_late() {
+    let mut arena = Arena::on_heap(1 << 18);
+    let mut volume = DiskVolume::new(ModelDisk::new(&mut arena, 3), false);
+    let data = arena.alloc(4096, 512).unwrap();
+    data.fill(1);
+    let write = Operation::Write { durable: true };
+    for tag in 0..2 {
+        // In two parts each, and a flush.
+        assert!(matches!(
+            volume.submit(&request(tag, write, 8 * tag, data)),
+            Ok(Submitted::Pending)
+        ));
+    }
+    volume.flush_queue();
+    volume.give_up();
+    volume.give_up();
+    let told = [0, 1].map(|_| volume.poll().map(|done| (done.tag.word, done.result)));
+    assert_eq!(told, [0, 1].map(|tag| Some((tag, Err(VolumeError::Io)))));
+    assert!(!volume.is_idle(), "the disk has them still");
+    assert!(!volume.releases_memory());
+    // Another one has room meanwhile.
+    let read = request(7, Operation::Read, 20, data.slice(0, 512).unwrap());
+    assert!(matches!(volume.submit(&read), Ok(Submitted::Pending)));
+    assert_eq!(
+        volume.submit(&request(8, Operation::Read, 20, data)).err(),
+        Some(VolumeError::Busy)
+    );
+    volume.flush_queue();
+    assert_eq!(volume.poll().map(|done| (done.tag.word, done.result)), Some((7, Ok(()))));
+    assert_eq!(volume.poll(), None);
+    assert!(volume.is_idle());
+    assert_eq!(volume.disk().taken, [(0, 2048), (8, 2048), (20, 512)], "no second part, no flush");
+}
+
 /// A volume that counts how often it is looked at.
 struct Watched(alloc::rc::Rc<core::cell::Cell<u32>>, usize);
 

@@ -127,7 +127,7 @@ fn what_makes_no_sense_is_refused() {
         let started = pair.context(1, |ctx| Client::start(local, peer, options, ctx));
         assert_eq!(started.unwrap_err(), VerbsError::Invalid);
     }
-    let options = Options { count: 1, size: 64 };
-    let started = pair.context(1, |ctx| Client::start(local, peer, options, ctx));
+    let (options, unknown) = (Options { count: 1, size: 64 }, [10, 0, 0, 77].into());
+    let started = pair.context(1, |ctx| Client::start(local, unknown, options, ctx));
     assert_eq!(started.unwrap_err(), VerbsError::Unreachable);
 }

@@ -417,8 +417,9 @@ fn names_on_the_wire_do_not_tell_the_next() {
 #[test]
 fn a_request_teaches_no_neighbour() {
     let mut pair = pair(Limits::default());
-    established(&mut pair, HOST, 7);
-    let to = "10.0.0.2:1".parse().unwrap();
+    // Of this host the table has not told.
+    pair.deliver(0, &req(200, 7, |_| ()));
+    let to = "10.0.0.200:1".parse().unwrap();
     let now = pair.network.now;
     let node = &mut pair.nodes[0];
     let made = node.roce.connect(node.qp, node.ip, to, &PARAMETERS, b"", now, &mut Rng::new(1));

@@ -112,6 +112,11 @@ fn over_ipv6_an_address_is_what_the_frame_says() {
         [("the frame", SOURCE), ("the GID", DATA6 + 71), ("the address", DATA6 + 140 + 19)];
     let mut pair = Pair::with_limits(1, 1500, true, Limits::default());
     pair.nodes[0].roce.listen(1234).unwrap();
+    for host in [OTHER, HOST ^ 0x40] {
+        let mac = pair.nodes[1].mac;
+        let ip = core::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host.into());
+        pair.nodes[0].roce.pin_neighbour(0, ip.into(), mac);
+    }
     let ip = pair.nodes[0].ip;
     let now = pair.network.now;
     let node = &mut pair.nodes[1];

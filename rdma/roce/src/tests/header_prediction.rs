@@ -101,8 +101,11 @@ fn what_each_packet_has_of_its_own_does_not_matter() {
     let expected = node.roce.qps.get_mut(node.qp.0).unwrap().expected.unwrap();
     for frame in frames {
         assert!(expected.matches(&frame).is_some());
-        // Source MAC, type of service, identification, time to live, source port, acknowledgement, PSN.
-        for at in [6, 15, 18, 22, 34, LEN - 4, LEN - 2] {
+        let mut foreign = frame.clone();
+        foreign[6] ^= 0x80;
+        assert!(expected.matches(&foreign).is_none(), "another station");
+        // Type of service, identification, time to live, source port, acknowledgement, PSN.
+        for at in [15, 18, 22, 34, LEN - 4, LEN - 2] {
             let mut other = frame.clone();
             other[at] ^= 0x80;
             set_checksum(&mut other);

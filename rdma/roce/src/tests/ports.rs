@@ -87,6 +87,8 @@ fn a_port_that_is_stuck_holds_up_no_other() {
     };
     let (now, first, mac) = (pair.network.now, pair.nodes[0].ip, pair.nodes[0].mac);
     pair.nodes[0].roce.add_port(config);
+    let (host, station) = (pair.nodes[1].ip, pair.nodes[1].mac);
+    pair.nodes[0].roce.pin_neighbour(1, host, station);
     let (mut rng, mut tx) = (Rng::new(1), TxBuffer::new());
     // A request of node 1's to an address of node 0's, where nobody listens: to be refused.
     let mut request = |to: IpAddr, mac: [u8; 6]| {

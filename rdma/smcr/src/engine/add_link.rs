@@ -3,8 +3,9 @@
 //! one is lost, the server offers it anew and the client asks for it, until it is there again.
 
 use super::config::Device;
+use super::flow::Flow;
 use super::server::is_host_gid;
-use super::table::{Flow, GroupState, LINKS, Link, LinkState, PeerEnd, Phase, TOKENS};
+use super::table::{GroupState, LINKS, Link, LinkState, PeerEnd, Phase, TOKENS};
 use super::{Engine, EngineContext, Role};
 use crate::wire::llc::{AddLink, AddLinkV2, Body, DeleteReason, KeyMove, LinkEnd, Token};
 use alloc::vec::Vec;

@@ -1,9 +1,10 @@
 //! Link groups: how they are made, joined by sockets, left, and ended.
 
 use super::config::{Device, address_of};
+use super::flow::Flow;
 use super::handshake::Refusal;
 use super::peer_buffers::PeerBuffers;
-use super::table::{Flow, Group, GroupState, LINKS, LinkState, Phase, RECEIVES};
+use super::table::{Group, GroupState, LINKS, LinkState, Phase, RECEIVES};
 use super::{Engine, EngineContext, Input, Notice, Ready, Role};
 use crate::wire::llc::{Body, DeleteReason, Order, Token};
 use crate::wire::{AcceptConfirm, Eid, PeerId, Reason, rmbe_bytes};

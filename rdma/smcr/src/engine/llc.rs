@@ -2,8 +2,9 @@
 //!
 //! We begin one exchange at a time, as Linux does. What the peer begins is answered at once.
 
+use super::flow::Flow;
 use super::ids::{SocketId, WorkId};
-use super::table::{Flow, GroupState, LLC_SLOTS, Link, LinkState, Pending, Phase};
+use super::table::{GroupState, LLC_SLOTS, Link, LinkState, Pending, Phase};
 use super::{Engine, EngineContext, Ready, Role};
 use crate::wire::Reason;
 use crate::wire::llc::{Body, LEN, LinkEnd, Llc, Token, V1_KEYS};

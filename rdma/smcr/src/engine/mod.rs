@@ -26,6 +26,7 @@ mod config;
 mod devices;
 mod doubts;
 mod failover;
+mod flow;
 mod group;
 mod handshake;
 mod hosts;

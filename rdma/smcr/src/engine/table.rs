@@ -3,6 +3,7 @@
 use super::State;
 use super::config::{Device, address_of};
 use super::devices::Elsewhere;
+use super::flow::Flow;
 use super::ids::SocketId;
 use super::peer_buffers::PeerBuffers;
 use crate::wire::cdc::{End, Producer};
@@ -325,33 +326,6 @@ pub(super) enum GroupState {
     Active,
     /// Its end was said; its queue pairs stay until then, to acknowledge that.
     Ending(Instant),
-}
-
-/// An LLC exchange that we began and whose answer we wait for.
-#[derive(Clone, Debug)]
-pub(super) enum Flow {
-    /// ADD_LINK, as server, for this place.
-    AddLink { link: usize },
-    /// Version 1: ADD_LINK_CONT, as server; so many more may follow.
-    MoveKeys { link: usize, more: u8 },
-    /// CONFIRM_LINK, as server.
-    ConfirmLink { link: usize },
-    /// DELETE_RKEY.
-    DeleteKey,
-    /// CONFIRM_RKEY for a socket's buffer.
-    ConfirmKey { rkey: u32, socket: SocketId },
-}
-
-impl Flow {
-    /// The further link that it makes.
-    pub fn link(&self) -> Option<usize> {
-        match *self {
-            Flow::AddLink { link } | Flow::MoveKeys { link, .. } | Flow::ConfirmLink { link } => {
-                Some(link)
-            }
-            Flow::DeleteKey | Flow::ConfirmKey { .. } => None,
-        }
-    }
 }
 
 /// When a peer is asked for what it holds back.

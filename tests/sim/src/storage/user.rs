@@ -50,6 +50,8 @@ pub struct User {
     /// Writes that were answered with success.
     pub wrote: u32,
     pub broken_promises: u32,
+    /// The longest that a request took.
+    pub longest: Duration,
 }
 
 impl User {
@@ -78,6 +80,7 @@ impl User {
             errors: 0,
             wrote: 0,
             broken_promises: 0,
+            longest: Duration::ZERO,
         }
     }
 
@@ -171,6 +174,7 @@ impl User {
             panic!("a completion of nothing");
         };
         self.ended += 1;
+        self.longest = self.longest.max(now.since(start));
         if netsim::tracing() {
             let (at, from) = (now.as_nanos() / 1000, start.as_nanos() / 1000);
             let name = self.name;

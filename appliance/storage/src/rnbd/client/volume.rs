@@ -45,4 +45,9 @@ impl Volume for RemoteVolume {
     fn give_up(&mut self) {
         self.0.borrow_mut().give_up();
     }
+
+    /// A request ends when no path refers to its memory any more.
+    fn releases_memory(&self) -> bool {
+        true
+    }
 }

@@ -31,19 +31,22 @@ pub enum StoreState {
     Ready,
     /// It is ours, but neither copy of the table can be read. Nothing is written to it.
     Damaged,
-    /// It cannot be used: too small, or it does not work.
+    /// It cannot be used: it is too small, or its blocks are too large.
     Unusable,
+    /// It fails reads, so that nobody knows what it holds.
+    Unreadable(DiskError),
 }
 
 impl fmt::Display for StoreState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            StoreState::Unreadable(error) => return write!(f, "cannot be read: {error}"),
             StoreState::Loading => "is being looked at; try again",
             StoreState::Blank => "is blank",
             StoreState::Foreign => "holds something else",
             StoreState::Ready => "has a table of volumes",
             StoreState::Damaged => "has a damaged table of volumes; it is not touched",
-            StoreState::Unusable => "is too small for volumes, or does not work",
+            StoreState::Unusable => "is too small for volumes, or has blocks of more than 4 KiB",
         })
     }
 }
@@ -185,7 +188,10 @@ impl Store {
         let may = match self.state {
             StoreState::Blank => true,
             StoreState::Foreign | StoreState::Damaged => force,
-            StoreState::Loading | StoreState::Ready | StoreState::Unusable => false,
+            StoreState::Loading
+            | StoreState::Ready
+            | StoreState::Unusable
+            | StoreState::Unreadable(_) => false,
         };
         if !may || self.is_busy() || self.is_read_only() {
             return false;
@@ -407,7 +413,7 @@ impl Store {
         self.image = Vec::new();
         self.zero = Vec::new();
         if self.state == StoreState::Loading {
-            self.state = StoreState::Unusable;
+            self.state = StoreState::Unreadable(error);
         }
         StoreEvent::Failed(error)
     }

@@ -314,7 +314,9 @@ fn what_a_disk_offers_and_does_not_do() {
     let mut arena = Arena::on_heap(64 << 10);
     let mut store = Store::new(disk.geometry(), &mut arena).unwrap();
     assert_eq!(run(&mut store, &mut disk), failed);
-    assert_eq!(store.state(), StoreState::Unusable);
+    assert_eq!(store.state(), StoreState::Unreadable(DiskError::Unsupported));
+    let told = std::format!("{}", StoreState::Unreadable(DiskError::Io));
+    assert!(told.starts_with("cannot be read: the disk reported an I/O error"), "{told}");
     assert!(!store.claim(true));
 }
 

@@ -1,6 +1,6 @@
 //! The mirror finds out what its members hold, at the start and when one comes back.
 
-use super::bitmap::{BITS, Bitmap};
+use super::bitmap::Bitmap;
 use super::issue::Job;
 use super::status::{MemberState, MirrorState};
 use super::superblock::{SIZE_ON_DISK, Superblock};
@@ -12,7 +12,7 @@ use drivers::hal::Instant;
 /// Both members' records, and the one that is written.
 pub(super) const MEMORY: usize = 3 * SIZE_ON_DISK;
 /// Smallest region in sectors.
-const MIN_REGION: u64 = 8;
+pub(super) const MIN_REGION: u64 = 8;
 /// Pause before a member that is out is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -41,11 +41,12 @@ impl Mirror {
             self.decide();
         }
         for n in 0..2 {
+            self.take_back(n);
             let running = self.shape.is_some();
             let member = &mut self.members[n];
             let wanted = match member.state {
                 MemberState::Unknown => !member.was_read || running,
-                MemberState::Out => running,
+                MemberState::Out => running && !self.detached.get()[n],
                 MemberState::InSync | MemberState::Syncing => false,
             };
             // What was given up may still be done by whoever was asked: only then it is over.
@@ -82,7 +83,7 @@ impl Mirror {
         let zeroes = bytes.iter().all(|byte| *byte == 0);
         let blank = member.record.is_none() && (zeroes || Superblock::is_left(&bytes));
         let ours = match &member.record {
-            Some(record) => record.shape == shape,
+            Some(record) => record.grown_to(shape).is_some(),
             None => blank,
         };
         if ours && !member.is_written() {
@@ -117,10 +118,15 @@ impl Mirror {
             Start::Assemble { force } => force,
         };
         match records {
-            [Some(first), Some(second)] if first.shape == second.shape => {
-                self.join(&first, &second, generation);
+            [Some(first), Some(second)] => {
+                // One may be from before the mirror has grown.
+                let shapes = [first.shape, second.shape];
+                let shape = shapes[usize::from(shapes[1].sectors > shapes[0].sectors)];
+                match (first.grown_to(shape), second.grown_to(shape)) {
+                    (Some(first), Some(second)) => self.join(&first, &second, generation),
+                    _ => self.set_state(MirrorState::Strangers),
+                }
             }
-            [Some(_), Some(_)] => self.set_state(MirrorState::Strangers),
             [None, None] if read == [true; 2] => self.set_state(MirrorState::Strangers),
             [None, None] => {}
             [Some(record), None] => self.start_alone(0, &record, force),
@@ -130,10 +136,9 @@ impl Mirror {
 
     fn make(&mut self, uuid: [u8; 16], generation: u64) {
         let sectors = |n: usize| self.members[n].volume.geometry().sectors;
-        let sectors = sectors(0).min(sectors(1)).saturating_sub(RESERVED) / MIN_REGION * MIN_REGION;
-        let region_sectors = sectors.div_ceil(BITS as u64).next_power_of_two().max(MIN_REGION);
-        self.stale.set_all(0..sectors.div_ceil(region_sectors) as usize);
-        self.run(Shape { uuid, sectors, region_sectors }, 0, generation);
+        let shape = Shape::of(uuid, sectors(0).min(sectors(1)));
+        self.stale.set_all(0..shape.sectors.div_ceil(shape.region_sectors) as usize);
+        self.run(shape, 0, generation);
         self.resync.stamp = true;
         self.set_member(1, MemberState::Syncing);
     }

@@ -55,6 +55,21 @@ impl Bitmap {
         self.0.copy_from_slice(&other.0);
     }
 
+    /// The same with regions that are so many of these each.
+    pub fn folded(&self, regions: usize) -> Bitmap {
+        if regions == 1 {
+            return self.clone();
+        }
+        let mut folded = Bitmap::new();
+        for (n, mut word) in self.0.iter().copied().enumerate() {
+            while word != 0 {
+                folded.set((n * 64 + word.trailing_zeros() as usize) / regions);
+                word &= word - 1;
+            }
+        }
+        folded
+    }
+
     /// The first region, if there is any.
     pub fn first(&self) -> Option<usize> {
         let at = self.0.iter().position(|word| *word != 0)?;

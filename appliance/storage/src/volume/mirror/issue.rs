@@ -14,7 +14,7 @@ pub(super) enum Job {
     Resync,
     /// Its records are read.
     Records,
-    /// It is asked for a sign of life, because the other one does not answer.
+    /// It is asked for a sign of life.
     Probe,
 }
 
@@ -86,12 +86,12 @@ impl Mirror {
             Job::User(slot) => self.user_request(slot)?,
             Job::Log => self.log_request(member),
             Job::Resync => self.resync_request(),
-            Job::Records | Job::Probe => Request {
-                tag: Tag::default(),
-                operation: Operation::Read,
-                sector: 0,
-                data: self.members[member].records,
-            },
+            Job::Records => self.read_records(member),
+            Job::Probe => {
+                let request = self.read_records(member);
+                let block = self.members[member].volume.geometry().logical_block.max(512) as usize;
+                Request { data: request.data.slice(0, block).unwrap_or(request.data), ..request }
+            }
         };
         let request = Request { tag: job.to_tag().into(), ..request };
         match self.members[member].volume.submit(&request)? {
@@ -102,6 +102,11 @@ impl Mirror {
                 Ok(true)
             }
         }
+    }
+
+    fn read_records(&self, member: usize) -> Request {
+        let (tag, operation) = (Tag::default(), Operation::Read);
+        Request { tag, operation, sector: 0, data: self.members[member].records }
     }
 
     /// Takes what members have done; a turn of the loop begins.

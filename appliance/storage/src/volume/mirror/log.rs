@@ -15,14 +15,20 @@ enum State {
         left: usize,
         writers: [bool; 2],
         done: [bool; 2],
-        /// When the first of them had done it.
+        /// When they were given it, and when the first of them had done it.
+        since: Instant,
         answered: Option<Instant>,
     },
 }
 
 /// The record as it is on the members, and as it is to be.
 pub(super) struct Log {
+    /// Room for two records: a member that was let go of may still read one of them.
     memory: Window,
+    /// Where in it the record is that is being written, …
+    place: usize,
+    /// … and the one that such a member may read.
+    held: Option<usize>,
     state: State,
     /// Generations: on the members, being written (or written last), and wanted.
     pub durable: u64,
@@ -43,6 +49,8 @@ impl Log {
     pub fn new(memory: Window) -> Self {
         Log {
             memory,
+            place: 0,
+            held: None,
             state: State::Idle,
             durable: 0,
             writing: 0,
@@ -79,11 +87,39 @@ impl Log {
     /// Since when the other member has done its part of a record that this one still writes.
     pub fn waits_for(&self, member: usize) -> Option<Instant> {
         match self.state {
-            State::Writing { left: 1, writers, done, answered } if writers[member] => {
+            State::Writing { left: 1, writers, done, answered, .. } if writers[member] => {
                 answered.filter(|_| !done[member])
             }
             _ => None,
         }
+    }
+
+    /// Since when a record is being written.
+    pub fn under_way(&self) -> Option<Instant> {
+        match self.state {
+            State::Writing { since, .. } => Some(since),
+            State::Idle => None,
+        }
+    }
+
+    /// A member that has not written its record yet is let go of: it may still read it.
+    pub fn let_go(&mut self, member: usize) {
+        if let State::Writing { writers, done, .. } = self.state
+            && writers[member]
+            && !done[member]
+        {
+            self.held = Some(self.place);
+        }
+    }
+
+    /// No member reads a record any more that was let go of.
+    pub fn take_back(&mut self) {
+        self.held = None;
+    }
+
+    /// The record that is being written.
+    fn record(&self) -> Window {
+        self.memory.slice(self.place * DISTANCE, SIZE).unwrap_or(Window::empty())
     }
 
     /// Wants the record written as things stand now; the generation that says so.
@@ -96,7 +132,7 @@ impl Log {
 impl Mirror {
     pub(super) fn log_request(&self, member: usize) -> Request {
         let sector = (self.members[member].next_record * DISTANCE / 512) as u64;
-        let data = self.log.memory.slice(0, SIZE).unwrap_or(Window::empty());
+        let data = self.log.record();
         Request { tag: Tag::default(), operation: Operation::Write { durable: true }, sector, data }
     }
 
@@ -125,12 +161,14 @@ impl Mirror {
         self.log.marked.keep(&next);
         let (generation, alone) = (self.log.writing, self.log.alone);
         let record = Superblock { shape, generation, alone, dirty: next };
+        self.log.place = self.log.held.map_or(0, |held| 1 - held);
         // A window of ours, of that size.
-        let _ = self.log.memory.write(0, &record.emit());
+        let _ = self.log.record().write(0, &record.emit());
         self.log.next = record.dirty;
         let writers = [0, 1].map(|n| self.members[n].is_in_sync());
         let left = writers.iter().filter(|writes| **writes).count();
-        self.log.state = State::Writing { left, writers, done: [false; 2], answered: None };
+        let since = self.clock.now();
+        self.log.state = State::Writing { left, writers, done: [false; 2], since, answered: None };
         for (member, writes) in writers.into_iter().enumerate() {
             if writes {
                 self.issue(member, Job::Log);
@@ -152,12 +190,15 @@ impl Mirror {
             }
             Err(error) => self.drop_member(member, Why::Failed(error)),
         }
-        let State::Writing { left, writers, mut done, answered } = self.log.state else { return };
+        let State::Writing { left, writers, mut done, since, answered } = self.log.state else {
+            return;
+        };
         done[member] = result.is_ok();
         if left > 1 {
             let now = self.clock.now();
             let answered = answered.or(result.is_ok().then_some(now));
-            self.log.state = State::Writing { left: left - 1, writers, done, answered };
+            let left = left - 1;
+            self.log.state = State::Writing { left, writers, done, since, answered };
             self.clock.wake_at(now + self.timeout);
             return;
         }
@@ -195,6 +236,7 @@ impl Mirror {
         stale.add(&self.log.marked);
         self.stale = stale;
         self.source = other;
+        self.resync.growth = None;
         if in_sync || !self.log.alone {
             self.log.alone = true;
             self.log.dropped = self.log.want();

@@ -1,9 +1,12 @@
 //! A member.
 
+use super::DEPTH;
+use super::buffers::Piece;
 use super::status::MemberState;
 use super::superblock::Superblock;
-use crate::volume::Volume;
+use crate::volume::{Volume, VolumeError};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use drivers::hal::{Instant, Window};
 
 pub(super) struct Member {
@@ -23,12 +26,22 @@ pub(super) struct Member {
     pub reading: bool,
     /// When it was asked for a sign of life that it has not given yet.
     pub probe: Option<Instant>,
+    /// When it failed to give one, if it has given none since.
+    pub failed_probe: Option<(Instant, VolumeError)>,
+    /// When it is asked for one next, if it has nothing to do.
+    pub watch_at: Instant,
     /// When it was asked for the last one that it gave, …
     pub there: Instant,
     /// … and when it last gave one after a while.
     pub back: Instant,
+    /// Since when the operator wants to do without it.
+    pub detached: Option<Instant>,
     /// Not tried again before this, once it is out.
     pub retry_at: Instant,
+    /// What it had was given up, and it may still be at it.
+    pub let_go: bool,
+    /// Memory that it may use until then.
+    pub held: Vec<Piece>,
 }
 
 impl Member {
@@ -44,9 +57,14 @@ impl Member {
             was_read: false,
             reading: false,
             probe: None,
+            failed_probe: None,
+            watch_at: Instant::ZERO,
             there: Instant::ZERO,
             back: Instant::ZERO,
+            detached: None,
             retry_at: Instant::ZERO,
+            let_go: false,
+            held: Vec::with_capacity(DEPTH),
         }
     }
 

@@ -9,14 +9,17 @@
 //! knows that the other one was left out.
 //!
 //! A member that does not answer is left out as one that failed, if the other one is there
-//! (`patience`).
+//! (`patience`). What it has of requests, record and copy is let go of, and nothing waits for that. A disk keeps the
+//! memory of what it has, so that data for disks goes through memory of the mirror's own (`buffers`): one copy.
 //!
-//! It does not discard (members might then differ), and does not resize. Its owner sets its [`Clock`],
+//! It discards and zeroes if both members can. It grows when its operator wants that (`grow`). Its owner sets its [`Clock`],
 //! and calls [`Volume::tend`] when that says so, and about once a second.
 
 mod assemble;
 mod bitmap;
+mod buffers;
 mod clock;
+mod grow;
 mod issue;
 mod log;
 mod member;
@@ -38,6 +41,7 @@ use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use assemble::Start;
 use bitmap::Bitmap;
+use buffers::Buffers;
 use core::cell::Cell;
 use core::time::Duration;
 use drivers::hal::{Features, Geometry, Instant, Window};
@@ -70,6 +74,7 @@ pub struct Mirror {
     /// The member that is in sync, if only one is.
     source: usize,
     slots: Slots,
+    buffers: Buffers,
     /// Requests that have not been issued, in order.
     waiting: VecDeque<usize>,
     /// Requests that are done but for the log.
@@ -85,6 +90,8 @@ pub struct Mirror {
     /// Regions in which the member that is not in sync may differ.
     stale: Bitmap,
     resync: Resync,
+    /// What a member has refused although its shape says that it can.
+    refused: Features,
     /// Acknowledged writes may be lost on both members, and the user was not told.
     lost: bool,
     status: Rc<Cell<Status>>,
@@ -95,6 +102,10 @@ pub struct Mirror {
     forced: Rc<Cell<bool>>,
     /// The operator wants it taken apart: no more is copied.
     ending: Rc<Cell<bool>>,
+    /// The operator wants to do without these members.
+    detached: Rc<Cell<[bool; 2]>>,
+    /// The operator wants it to take the space that its members have.
+    growing: Rc<Cell<bool>>,
     /// All of its memory.
     memory: Window,
 }
@@ -104,7 +115,8 @@ impl Mirror {
     pub const MEMORY: usize = assemble::MEMORY + resync::MEMORY;
 
     /// A mirror of two members whose records say that they are one. It has no sectors before it
-    /// has read them. `memory` is of [`Mirror::MEMORY`] bytes.
+    /// has read them. `memory` is of [`Mirror::MEMORY`] bytes; more is for data under way, which a member needs that
+    /// does not [release memory](Volume::releases_memory). Without it the mirror waits for such a member.
     pub fn assemble(members: [Box<dyn Volume>; 2], memory: Window) -> Self {
         Self::new(members, memory, Start::Assemble { force: false })
     }
@@ -134,6 +146,7 @@ impl Mirror {
         let part = |at, len| memory.slice(at, len).unwrap_or(Window::empty());
         let [first, second] = members;
         let records = superblock::SIZE_ON_DISK;
+        let rest = memory.len().saturating_sub(Self::MEMORY);
         Mirror {
             members: [
                 Member::new(first, part(0, records)),
@@ -143,6 +156,7 @@ impl Mirror {
             start,
             source: 0,
             slots: Slots::new(DEPTH),
+            buffers: Buffers::new(part(Self::MEMORY, rest)),
             waiting: VecDeque::with_capacity(DEPTH),
             unlogged: VecDeque::with_capacity(DEPTH),
             todo: VecDeque::with_capacity(2 * DEPTH + 4),
@@ -153,12 +167,15 @@ impl Mirror {
             flushing: Bitmap::new(),
             stale: Bitmap::new(),
             resync: Resync::new(part(assemble::MEMORY, resync::MEMORY)),
+            refused: Features::empty(),
             lost: false,
             status: Rc::new(Cell::new(Status::default())),
             clock: Clock::default(),
             timeout: Self::TIMEOUT,
             forced: Rc::default(),
             ending: Rc::default(),
+            detached: Rc::default(),
+            growing: Rc::default(),
             memory,
         }
     }
@@ -176,6 +193,17 @@ impl Mirror {
     /// Set to true, it has the mirror copy no more, so that it comes to be idle.
     pub fn ending(&self) -> Rc<Cell<bool>> {
         self.ending.clone()
+    }
+
+    /// Set to true, it has the mirror take the space that its members have got, if both are in sync.
+    pub fn growing(&self) -> Rc<Cell<bool>> {
+        self.growing.clone()
+    }
+
+    /// Members for which it is true are left out when the mirror is next tended and the other one answers, until it is
+    /// false again. The last one in sync is not left out: then it is set to false.
+    pub fn detached(&self) -> Rc<Cell<[bool; 2]>> {
+        self.detached.clone()
     }
 
     /// Whether any member may lose what was not flushed.
@@ -201,18 +229,28 @@ impl Volume for Mirror {
         geometry.sectors = self.shape.map_or(0, |shape| shape.sectors);
         geometry.logical_block = known.clone().map(|s| s.logical_block).max().unwrap_or(512);
         geometry.physical_block = known.clone().map(|s| s.physical_block).max().unwrap_or(512);
-        geometry.max_transfer = known.map(|s| s.max_transfer).min().unwrap_or(512);
-        geometry.max_discard_sectors = 0;
-        geometry.max_write_zeroes_sectors = 0;
-        geometry.features = match self.is_cached() {
-            true => Features::VOLATILE_CACHE,
-            false => Features::empty(),
-        };
+        geometry.max_transfer = known.clone().map(|s| s.max_transfer).min().unwrap_or(512);
+        // What one of them cannot do would not be done to both.
+        let offered = Features::DISCARD | Features::WRITE_ZEROES;
+        let common = known.clone().map(|shape| shape.features).reduce(|all, other| all & other);
+        geometry.features = common.unwrap_or(Features::empty()) & offered - self.refused;
+        let can = |feature| geometry.features.contains(feature);
+        let (discards, zeroes) = (can(Features::DISCARD), can(Features::WRITE_ZEROES));
+        let least = |sectors: fn(&Geometry) -> u32| known.clone().map(sectors).min().unwrap_or(0);
+        geometry.max_discard_sectors = if discards { least(|s| s.max_discard_sectors) } else { 0 };
+        geometry.max_write_zeroes_sectors =
+            if zeroes { least(|s| s.max_write_zeroes_sectors) } else { 0 };
+        geometry.discard_granularity =
+            known.map(|s| s.discard_granularity).max().unwrap_or_default();
+        geometry.features.set(Features::VOLATILE_CACHE, self.is_cached());
         geometry
     }
 
     fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
         check(&self.geometry(), request)?;
+        if self.buffers.capacity() > 0 && request.data.len() > self.buffers.capacity() {
+            return Err(VolumeError::Invalid);
+        }
         let slot = Slot::new(*request, self.clock.now());
         let slot = self.slots.insert(slot).ok_or(VolumeError::Busy)?;
         self.waiting.push_back(slot);
@@ -253,7 +291,9 @@ impl Volume for Mirror {
         if self.forced.take() && matches!(self.start, Start::Assemble { .. }) {
             self.start = Start::Assemble { force: true };
         }
+        self.detach(now);
         self.tend_members(now);
+        self.start_growing();
         self.go_on();
         self.lose_patience(now);
         self.go_on();

@@ -1,10 +1,11 @@
 //! Requests of the mirror's user.
 
+use super::buffers::Piece;
 use super::issue::Job;
 use super::status::Why;
 use super::{Mirror, Resync};
 use crate::volume::{Completion, Operation, Request, VolumeError};
-use drivers::hal::Instant;
+use drivers::hal::{Features, Instant, Window};
 
 /// What a member does for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,11 +20,13 @@ enum Step {
 pub(super) struct Slot {
     pub request: Request,
     steps: [Step; 2],
+    /// Where members find its data, or put it, if not in the user's memory.
+    piece: Option<Piece>,
     /// It has been given to members.
     issued: bool,
     /// A flush that stands for [`Mirror::flushing`].
     flushes: bool,
-    /// When it was given to members.
+    /// When it was given to members, or before that when it came.
     pub since: Instant,
     /// When the first of two members had done it.
     answered: Option<Instant>,
@@ -32,7 +35,8 @@ pub(super) struct Slot {
 impl Slot {
     pub fn new(request: Request, now: Instant) -> Self {
         let steps = [Step::None; 2];
-        Slot { request, steps, issued: false, flushes: false, since: now, answered: None }
+        let (piece, answered) = (None, None);
+        Slot { request, steps, piece, issued: false, flushes: false, since: now, answered }
     }
 
     /// A member is back in sync: it can be asked what it was asked before. Writes were done to it meanwhile.
@@ -47,6 +51,11 @@ impl Slot {
         self.request.operation == Operation::Read
     }
 
+    /// Whether a member reads straight into the user's memory.
+    pub fn reads_into_users_memory(&self) -> bool {
+        self.issued && self.reads() && self.piece.is_none()
+    }
+
     /// Since when this member alone is waited for; None if it is not.
     pub fn waits_for(&self, member: usize) -> Option<Instant> {
         match self.steps {
@@ -56,12 +65,35 @@ impl Slot {
         }
     }
 
+    /// Whether it changes sectors.
     pub fn writes(&self) -> bool {
-        matches!(self.request.operation, Operation::Write { .. })
+        match self.request.operation {
+            Operation::Read | Operation::Flush => false,
+            Operation::Write { .. }
+            | Operation::Discard { .. }
+            | Operation::WriteZeroes { .. }
+            | Operation::SecureErase { .. } => true,
+        }
     }
 
     pub fn sectors(&self) -> u64 {
-        self.request.data.len() as u64 / 512
+        match self.request.operation {
+            Operation::Read | Operation::Write { .. } | Operation::Flush => {
+                self.request.data.len() as u64 / 512
+            }
+            Operation::Discard { sectors }
+            | Operation::WriteZeroes { sectors }
+            | Operation::SecureErase { sectors } => sectors.into(),
+        }
+    }
+
+    /// What a member has to be able to do for it.
+    fn feature(&self) -> Features {
+        match self.request.operation {
+            Operation::Discard { .. } => Features::DISCARD,
+            Operation::WriteZeroes { .. } => Features::WRITE_ZEROES,
+            _ => Features::empty(),
+        }
     }
 
     fn is_flush(&self) -> bool {
@@ -103,7 +135,51 @@ impl Mirror {
     pub(super) fn user_request(&self, slot: usize) -> Result<Request, VolumeError> {
         let slot = self.slots.get(slot).ok_or(VolumeError::Invalid)?;
         let sector = if slot.is_flush() { 0 } else { Self::on_member(slot.request.sector) };
-        Ok(Request { sector, ..slot.request })
+        let data = self.data_of(&slot);
+        Ok(Request { sector, data, ..slot.request })
+    }
+
+    /// Where the data of a request lies for members.
+    fn data_of(&self, slot: &Slot) -> Window {
+        let data = slot.request.data;
+        slot.piece.map_or(data, |piece| self.buffers.window(piece, data.len()))
+    }
+
+    /// Whether a request needs memory of the mirror's own: a member that keeps using the memory of what was given up
+    /// may have to be let go of. The only one that is used never is.
+    fn needs_piece(&self, slot: &Slot) -> bool {
+        let needs =
+            |member: &super::Member| member.is_written() && !member.volume.releases_memory();
+        !slot.request.data.is_empty()
+            && self.members.iter().all(super::Member::is_written)
+            && self.members.iter().any(needs)
+            && self.buffers.capacity() > 0
+    }
+
+    /// Gives a request the memory that it needs; false if there is none now.
+    fn take_piece(&mut self, number: usize, slot: &Slot) -> bool {
+        if !self.needs_piece(slot) {
+            return true;
+        }
+        let Some(piece) = self.buffers.take(slot.request.data.len()) else { return false };
+        let window = self.buffers.window(piece, slot.request.data.len());
+        // As long.
+        let copied = !slot.writes() || window.write_window(0, &slot.request.data).is_ok();
+        debug_assert!(copied, "no request is larger than the memory");
+        if let Some(known) = self.slots.get_mut(number) {
+            known.piece = Some(piece);
+        }
+        true
+    }
+
+    /// A request needs its memory no more. A member that was let go of may.
+    fn give_piece(&mut self, slot: &Slot) {
+        let Some(piece) = slot.piece else { return };
+        let user = (0..2).find(|&n| self.members[n].let_go && slot.steps[n] != Step::None);
+        match user {
+            Some(member) => self.members[member].held.push(piece),
+            None => self.buffers.give(piece),
+        }
     }
 
     /// Whether a write that was issued overlaps a stretch of sectors.
@@ -116,17 +192,23 @@ impl Mirror {
     pub(super) fn start_waiting(&mut self) -> bool {
         let mut moved = false;
         let mut at = 0;
+        // Who waits for memory is not overtaken by those who need less.
+        let mut short = false;
         while let Some(&number) = self.waiting.get(at) {
             let Some(slot) = self.slots.get(number) else { break };
             if self.log.failed && slot.writes() {
                 self.waiting.remove(at);
                 self.finish(number, Err(VolumeError::Io));
                 moved = true;
-            } else if self.may_start(&slot, at) {
+                continue;
+            }
+            let may = self.may_start(&slot, at) && !(short && self.needs_piece(&slot));
+            if may && self.take_piece(number, &slot) {
                 self.waiting.remove(at);
                 self.start(number);
                 moved = true;
             } else {
+                short |= may;
                 at += 1;
             }
         }
@@ -215,6 +297,10 @@ impl Mirror {
             }
         }
         let Some(mut slot) = self.slots.get(number) else { return };
+        if result == Err(VolumeError::Unsupported) {
+            // Nobody is to lose a member by it again.
+            self.refused |= slot.feature();
+        }
         if result.is_ok() {
             slot.answered.get_or_insert(self.clock.now());
         }
@@ -246,6 +332,15 @@ impl Mirror {
             Ok(()) if sound => self.finish(number, Ok(())),
             // From a member that has failed meanwhile it may be stale.
             _ if self.members[other].is_in_sync() && !tried => {
+                if self.members[member].let_go
+                    && let Some(slot) = self.slots.get(number)
+                {
+                    // It may still read into that. The other one is not let go of meanwhile.
+                    self.give_piece(&slot);
+                    if let Some(slot) = self.slots.get_mut(number) {
+                        slot.piece = None;
+                    }
+                }
                 if let Some(slot) = self.slots.get_mut(number) {
                     slot.steps[other] = Step::Sent;
                 }
@@ -323,6 +418,11 @@ impl Mirror {
 
     fn finish(&mut self, number: usize, result: Result<(), VolumeError>) {
         if let Some(slot) = self.slots.remove(number) {
+            if result.is_ok() && slot.reads() && slot.piece.is_some() {
+                // As long.
+                let _ = slot.request.data.write_window(0, &self.data_of(&slot));
+            }
+            self.give_piece(&slot);
             // What a member lost is nothing that the user could do anything about.
             let result = result.map_err(|error| match error {
                 VolumeError::Lost | VolumeError::Busy => VolumeError::Io,

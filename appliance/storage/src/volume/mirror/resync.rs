@@ -1,10 +1,12 @@
 //! A member that is behind is brought up to date, region by region.
 
-use super::Mirror;
 use super::bitmap::Bitmap;
+use super::grow::Growth;
 use super::issue::Job;
+use super::requests::Slot;
 use super::status::{MemberState, Why};
 use super::superblock::{DISTANCE, SIZE_ON_DISK, Superblock};
+use super::{Mirror, Shape};
 use crate::volume::{Operation, Request, Tag, VolumeError};
 use core::ops::Range;
 use drivers::hal::{Instant, Window};
@@ -12,6 +14,9 @@ use drivers::hal::{Instant, Window};
 /// Bytes copied at a time, and at most in one turn of the loop: members in memory are done at once,
 /// and would keep everybody else waiting until all is copied.
 pub(super) const MEMORY: usize = 64 << 10;
+
+/// The region of what is copied while the mirror grows: it has none yet.
+const NO_REGION: usize = usize::MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
@@ -25,16 +30,34 @@ enum Phase {
     /// What was copied is made durable: now and then, so that the copying goes on there after a power
     /// cut, and when all is copied …
     Flushing,
+    /// What the mirror grows by is copied and durable.
+    Growing,
     /// … and the record of that generation says that nobody is left out.
     Recording(u64),
+}
+
+impl Phase {
+    /// Whether it is a step of growing: what is copied has no region yet.
+    fn is_of_growth(&self) -> bool {
+        match self {
+            Phase::Claimed(region, _) | Phase::Reading(region, _) | Phase::Writing(region, _) => {
+                *region == NO_REGION
+            }
+            Phase::Growing => true,
+            Phase::Idle | Phase::Stamping | Phase::Flushing | Phase::Recording(_) => false,
+        }
+    }
 }
 
 /// The copying.
 pub(super) struct Resync {
     buffer: Window,
     phase: Phase,
-    /// When a member was last given something to do for it.
+    /// Which member was last given something to do for it, and when.
+    member: usize,
     since: Instant,
+    /// The mirror grows.
+    pub growth: Option<Growth>,
     /// What was copied is to be made durable, and written down.
     pub checkpoint: bool,
     pub checkpoint_at: Instant,
@@ -54,7 +77,9 @@ impl Resync {
         Resync {
             buffer,
             phase: Phase::Idle,
+            member: 0,
             since: Instant::ZERO,
+            growth: None,
             checkpoint: false,
             checkpoint_at: Instant::ZERO,
             turn: false,
@@ -71,7 +96,11 @@ impl Resync {
             Phase::Claimed(_, part) | Phase::Reading(_, part) | Phase::Writing(_, part) => {
                 Some(part.clone())
             }
-            Phase::Idle | Phase::Stamping | Phase::Flushing | Phase::Recording(_) => None,
+            Phase::Idle
+            | Phase::Stamping
+            | Phase::Flushing
+            | Phase::Growing
+            | Phase::Recording(_) => None,
         }
     }
 
@@ -94,19 +123,21 @@ impl Resync {
 }
 
 impl Mirror {
+    /// The member that is copied to: one that is behind, or while the mirror grows, which it does with both in sync,
+    /// one of them.
     fn target(&self) -> Option<usize> {
-        self.members.iter().position(|member| member.state == MemberState::Syncing)
+        let behind = self.members.iter().position(|member| member.state == MemberState::Syncing);
+        behind.or(self.resync.growth.is_some().then_some(1 - self.source))
     }
 
     fn issue_resync(&mut self, member: usize) {
-        self.resync.since = self.clock.now();
+        (self.resync.member, self.resync.since) = (member, self.clock.now());
         self.issue(member, Job::Resync);
     }
 
-    /// Since when the member that is behind has something to do for the copying, if it is this one.
+    /// Since when this member has something to do for the copying.
     pub(super) fn resync_waits_for(&self, member: usize) -> Option<Instant> {
-        let reads = matches!(self.resync.phase, Phase::Reading(..));
-        let waits = self.resync.is_under_way() && !reads && self.target() == Some(member);
+        let waits = self.resync.is_under_way() && self.resync.member == member;
         waits.then_some(self.resync.since)
     }
 
@@ -131,6 +162,30 @@ impl Mirror {
         Request { tag: Tag::default(), operation, sector, data }
     }
 
+    /// Gives a member without a record one.
+    fn stamp(&mut self, shape: Shape, target: usize) {
+        let (generation, dirty) = (self.log.durable, Bitmap::new());
+        let record = Superblock { shape, generation, alone: false, dirty }.emit();
+        // A window of ours, large enough.
+        self.resync.buffer.fill(0);
+        let _ = self.resync.buffer.write(0, &record);
+        let _ = self.resync.buffer.write(DISTANCE, &record);
+        self.resync.phase = Phase::Stamping;
+        self.issue_resync(target);
+    }
+
+    /// The mirror grows: the next part is to be copied, or what is copied made durable.
+    fn copy_more(&mut self, target: usize) {
+        let growth = self.resync.growth.as_ref();
+        match growth.and_then(|growth| growth.part(self.resync.part_sectors())) {
+            Some(part) => self.resync.phase = Phase::Claimed(NO_REGION, part),
+            None => {
+                self.resync.phase = Phase::Flushing;
+                self.issue_resync(target);
+            }
+        }
+    }
+
     /// Takes the next step, if nothing is under way.
     pub(super) fn go_on_resync(&mut self) -> bool {
         let Some(shape) = self.shape else { return false };
@@ -145,14 +200,15 @@ impl Mirror {
             // Only once the member in sync has a record that says more.
             Phase::Idle if self.resync.stamp && self.log.durable < self.log.dropped => false,
             Phase::Idle if self.resync.stamp => {
-                let (generation, dirty) = (self.log.durable, Bitmap::new());
-                let record = Superblock { shape, generation, alone: false, dirty }.emit();
-                // A window of ours, large enough.
-                self.resync.buffer.fill(0);
-                let _ = self.resync.buffer.write(0, &record);
-                let _ = self.resync.buffer.write(DISTANCE, &record);
-                self.resync.phase = Phase::Stamping;
-                self.issue_resync(target);
+                self.stamp(shape, target);
+                true
+            }
+            Phase::Idle if self.resync.growth.is_some() => {
+                self.copy_more(target);
+                true
+            }
+            Phase::Growing if self.resync.growth.is_none() || self.finish_growing() => {
+                self.resync.phase = Phase::Idle;
                 true
             }
             Phase::Idle => match self.stale.first() {
@@ -187,6 +243,8 @@ impl Mirror {
                 self.resync.phase = Phase::Idle;
                 true
             }
+            // A read of the other one's that could not be let go of is not to outlast its being the only one.
+            Phase::Recording(_) if self.source_uses_users_memory() => false,
             Phase::Recording(generation) if self.log.durable >= generation => {
                 self.set_member(target, MemberState::InSync);
                 self.slots.for_each(|slot| slot.asks_again(target));
@@ -199,19 +257,35 @@ impl Mirror {
             | Phase::Reading(..)
             | Phase::Writing(..)
             | Phase::Flushing
+            | Phase::Growing
             | Phase::Recording(_) => false,
         }
+    }
+
+    /// Whether the member in sync reads into the memory of users, and may do so after that was given up.
+    fn source_uses_users_memory(&self) -> bool {
+        !self.members[self.source].volume.releases_memory()
+            && self.slots.iter().any(Slot::reads_into_users_memory)
     }
 
     pub(super) fn end_resync(&mut self, member: usize, result: Result<(), VolumeError>) {
         let phase = core::mem::replace(&mut self.resync.phase, Phase::Idle);
         let Some(target) = self.target() else { return };
+        if self.resync.growth.is_none() && phase.is_of_growth() {
+            // A member was left out meanwhile.
+            return;
+        }
         if let Err(error) = result {
             if error == VolumeError::Lost && member != target {
                 // It is read all the same, and the next flush tells.
                 self.lose(member);
                 self.resync.phase = phase;
                 return self.issue_resync(member);
+            }
+            if self.resync.growth.is_some() && member != target {
+                // It is as large as it was.
+                self.resync.growth = None;
+                return;
             }
             // What cannot be read cannot be copied: another attempt later.
             return self.drop_member(target, Why::Failed(error));
@@ -223,6 +297,9 @@ impl Mirror {
             }
             Phase::Writing(region, part) => {
                 let Some(shape) = self.shape else { return };
+                if let Some(growth) = &mut self.resync.growth {
+                    return growth.copied(&part);
+                }
                 // Before it is forgotten that the region was stale.
                 self.resync.copied_regions.set(region);
                 let end = ((region as u64 + 1) * shape.region_sectors).min(shape.sectors);
@@ -234,6 +311,7 @@ impl Mirror {
                     self.resync.copied += 1;
                 }
             }
+            Phase::Flushing if self.resync.growth.is_some() => self.resync.phase = Phase::Growing,
             Phase::Flushing if self.stale.first().is_none() => {
                 self.log.alone = false;
                 self.resync.phase = Phase::Recording(self.log.want());
@@ -244,7 +322,7 @@ impl Mirror {
                 self.log.want();
             }
             Phase::Stamping => self.resync.stamp = false,
-            Phase::Idle | Phase::Claimed(..) | Phase::Recording(_) => {}
+            Phase::Idle | Phase::Claimed(..) | Phase::Growing | Phase::Recording(_) => {}
         }
     }
 }

@@ -63,6 +63,8 @@ pub enum Why {
     Silent,
     /// It failed.
     Failed(VolumeError),
+    /// The operator took it out.
+    Detached,
 }
 
 impl fmt::Display for Why {
@@ -71,6 +73,7 @@ impl fmt::Display for Why {
             Why::Silent => f.write_str("it did not answer in time"),
             Why::Failed(VolumeError::Lost) => f.write_str("it may have lost writes"),
             Why::Failed(error) => write!(f, "it failed: {error}"),
+            Why::Detached => f.write_str("the operator detached it"),
         }
     }
 }
@@ -84,8 +87,18 @@ pub struct Status {
     pub members: [MemberState; 2],
     /// Since when they stand so.
     pub since: [Option<Instant>; 2],
-    /// Why they were last left out.
+    /// Why they are left out, or were before they are copied to.
     pub why: [Option<Why>; 2],
+    /// Since when they do not answer, although they are not left out: the mirror cannot do without them.
+    pub silent: [Option<Instant>; 2],
+    /// Sectors of the mirror, and of its members.
+    pub sectors: u64,
+    /// See `sectors`.
+    pub member_sectors: [u64; 2],
+    /// Sectors that it could have, or will have when it has grown.
+    pub possible_sectors: u64,
+    /// It grows.
+    pub grows: bool,
     /// Regions that have to be copied, of all.
     pub stale: usize,
     /// The same in bytes, at most.
@@ -102,6 +115,40 @@ pub struct Status {
     pub records: u64,
 }
 
+impl Status {
+    /// Whether a member is in sync and answers.
+    pub fn is_in_sync(&self, member: usize) -> bool {
+        self.members[member] == MemberState::InSync && self.silent[member].is_none()
+    }
+
+    /// How a member stands, in a word or two.
+    pub fn member(&self, member: usize) -> &'static str {
+        match self.silent[member] {
+            Some(_) => "silent",
+            None => self.members[member].as_str(),
+        }
+    }
+
+    /// Whether it holds everything twice.
+    pub fn is_whole(&self) -> bool {
+        self.state == MirrorState::Running && self.is_in_sync(0) && self.is_in_sync(1)
+    }
+}
+
+/// How it stands, in a few words.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.state, [0, 1].map(|n| self.is_in_sync(n))) {
+            (MirrorState::Running, [true, true]) => f.write_str("running"),
+            (MirrorState::Running, [false, false]) => {
+                f.write_str("not answering: requests wait for its members")
+            }
+            (MirrorState::Running, _) => f.write_str("running on one member"),
+            (state, _) => state.fmt(f),
+        }
+    }
+}
+
 impl Mirror {
     /// A member goes to another state.
     pub(super) fn set_member(&mut self, member: usize, state: MemberState) {
@@ -109,6 +156,10 @@ impl Mirror {
         let mut status = self.status.get();
         status.members[member] = state;
         status.since[member] = Some(self.clock.now());
+        if state == MemberState::InSync {
+            status.why[member] = None;
+        }
+        self.members[member].failed_probe = None;
         self.status.set(status);
         // Its owner is to see it at once.
         self.clock.wake_at(self.clock.now());
@@ -127,6 +178,10 @@ impl Mirror {
         let Resync { copied, .. } = self.resync;
         status.copied = copied;
         status.records = self.log.durable;
+        status.sectors = self.shape.map_or(0, |shape| shape.sectors);
+        status.member_sectors = [0, 1].map(|n| self.members[n].volume.geometry().sectors);
+        status.possible_sectors = self.possible_sectors();
+        status.grows = self.resync.growth.is_some();
         self.status.set(status);
     }
 }

@@ -232,41 +232,31 @@ fn a_mirror_can_do_what_its_members_can() {
         physical_block: 8192,
         max_transfer: 1 << 16,
         discard_granularity: 4096,
-        features: Features::VOLATILE_CACHE,
+        max_discard_sectors: 4,
+        features: Features::VOLATILE_CACHE | Features::DISCARD,
         ..one
     };
     let gone = |of: Geometry| Geometry { sectors: 0, ..of };
-    let none = Features::empty();
-    for (what, members, blocks, most, granularity, features) in [
-        ("both", [one, other], (4096, 8192), 1 << 16, 512, Features::VOLATILE_CACHE),
-        (
-            "the other way round",
-            [other, one],
-            (4096, 8192),
-            1 << 16,
-            4096,
-            Features::VOLATILE_CACHE,
-        ),
-        ("two of a kind", [one, one], (512, 4096), 1 << 20, 512, none),
-        ("one of them", [one, gone(other)], (512, 4096), 1 << 20, 512, Features::VOLATILE_CACHE),
-        (
-            "the other of them",
-            [gone(one), other],
-            (4096, 8192),
-            1 << 16,
-            4096,
-            Features::VOLATILE_CACHE,
-        ),
-        ("none", [gone(one), gone(one)], (512, 512), 512, 512, none),
+    let cached = Features::VOLATILE_CACHE | Features::DISCARD;
+    let (large, small) = ((512, 4096, 1 << 20, 512), (4096, 8192, 1 << 16, 4096));
+    for (what, members, blocks, features, most) in [
+        ("both", [one, other], small, cached, (4, 0)),
+        ("the other way round", [other, one], small, cached, (4, 0)),
+        ("two of a kind", [one, one], large, one.features, (8, 8)),
+        ("one of them", [one, gone(other)], large, one.features | Features::VOLATILE_CACHE, (8, 8)),
+        ("the other of them", [gone(one), other], small, cached, (4, 0)),
+        ("none", [gone(one), gone(one)], (512, 512, 512, 0), Features::empty(), (0, 0)),
     ] {
         let mut arena = Arena::on_heap(1 << 20);
         let memory = arena.alloc(Mirror::MEMORY, 4096).unwrap();
         let members = members.map(|shape| Box::new(Shaped(shape)) as Box<dyn Volume>);
         let geometry = Mirror::assemble(members, memory).geometry();
-        assert_eq!((geometry.logical_block, geometry.physical_block), blocks, "{what}");
-        assert_eq!((geometry.max_transfer, geometry.features), (most, features), "{what}");
-        assert_eq!(geometry.discard_granularity, granularity, "{what}");
-        assert_eq!((geometry.max_discard_sectors, geometry.max_write_zeroes_sectors), (0, 0));
+        let Geometry { logical_block, physical_block, max_transfer, discard_granularity, .. } =
+            geometry;
+        let shape = (logical_block, physical_block, max_transfer, discard_granularity);
+        assert_eq!((shape, geometry.features), (blocks, features), "{what}");
+        let sectors = (geometry.max_discard_sectors, geometry.max_write_zeroes_sectors);
+        assert_eq!(sectors, most, "{what}");
     }
 }
 

@@ -2,8 +2,13 @@
 
 mod choices;
 mod copies;
+mod grow;
 mod members;
+mod random;
 mod rules;
+mod silent;
+mod site;
+mod zeroes;
 
 use super::*;
 use crate::volume::Operation;
@@ -135,6 +140,10 @@ impl Volume for Disk {
     fn is_idle(&self) -> bool {
         let plan = self.0.borrow();
         plan.queue.is_empty() && plan.done.is_empty() && plan.given_up.is_empty()
+    }
+    /// As of a remote volume.
+    fn releases_memory(&self) -> bool {
+        true
     }
     fn give_up(&mut self) {
         let plan = &mut *self.0.borrow_mut();

@@ -93,7 +93,8 @@ impl RngCore for Randomness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use core::sync::atomic::{AtomicU64, Ordering};
+    use std::vec::Vec;
 
     fn drawn(random: &mut Randomness, count: u32) -> Vec<u64> {
         (0..count).map(|_| random.next_u64()).collect()
