@@ -87,20 +87,18 @@ fn accept_v6(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
     if destination.is_loopback() {
         return None;
     }
-    // A station with one of our addresses is to be noticed by what it advertises.
-    let message = packet.payload().first().copied().map(Icmpv6Message::from);
-    let advertises = packet.next_header() == IpProtocol::Icmpv6
-        && message == Some(Icmpv6Message::NeighborAdvert);
-    if local.has_v6(source) && !advertises {
-        return None;
-    }
     if source == Ipv6Addr::UNSPECIFIED {
         // Whoever has no address yet may ask whether ours is free.
         let icmp = packet.next_header() == IpProtocol::Icmpv6 && packet.hop_limit() == 255;
         let asks = packet.payload().first() == Some(&Icmpv6Message::NeighborSolicit.into());
         return (icmp && asks).then_some(Kind::NeighbourDiscovery);
     }
-    if !local.admits(source.into()) {
+    // A station with one of our addresses is to be noticed by what it advertises.
+    let message = packet.payload().first().copied().map(Icmpv6Message::from);
+    let claims = packet.next_header() == IpProtocol::Icmpv6
+        && message == Some(Icmpv6Message::NeighborAdvert)
+        && local.has_v6(source);
+    if !claims && !local.admits(source.into()) {
         return None;
     }
     match packet.next_header() {

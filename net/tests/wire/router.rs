@@ -277,6 +277,8 @@ fn mtu_of_a_router_limits_segments_of_ipv6_alone() {
     world.hear(&advertisement(1, 0, 1800, &[mtu(1280), prefix("fd07::", 0xc0, 9000, 9000)]));
     let limits = Limits { connections: 2, receive: 4096, transmit: 16_384 };
     let mut listener = Listener::new(&mut world.interface, segment::PORT, limits);
+    let question = [&[0xff; 6][..], &mac(9), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac(9)].concat();
+    world.hear(&[&question[..], &[10, 0, 0, 9, 0, 0, 0, 0, 0, 0, 10, 0, 0, 1]].concat());
     let v4: [IpAddr; 2] = ["10.0.0.9", "10.0.0.1"].map(|ip| ip.parse().unwrap());
     let v6: [IpAddr; 2] = ["fd07::9", "fd07::ff:fe00:1"].map(|ip| ip.parse().unwrap());
     for ([client, ours], wanted, longest) in [(v6, 1220, Some(&1280)), (v4, 1460, None)] {
