@@ -520,6 +520,8 @@ impl Requester {
         self.forgive_standstill(env.now);
         if self.pause_until.is_some_and(|until| until <= env.now) {
             self.pause_until = None;
+            // From now on, not from when it is sent: a standstill before that would not be noticed.
+            self.arm(env.now);
         }
         if self.ack_share.is_due(env.now) {
             self.ask_again();
