@@ -23,7 +23,7 @@ fn piece(whole: &[u8], range: Range<usize>, more: bool, identification: u16) -> 
     if v4 {
         frame[16..18].copy_from_slice(&((20 + data.len()) as u16).to_be_bytes());
         frame[18..20].copy_from_slice(&identification.to_be_bytes());
-        frame[20..22].copy_from_slice(&(flags / 8 | u16::from(more) << 13).to_be_bytes());
+        frame[20..22].copy_from_slice(&((flags / 8) | (u16::from(more) << 13)).to_be_bytes());
         write_checksum(&mut frame[14..]);
     } else {
         frame[18..20].copy_from_slice(&((8 + data.len()) as u16).to_be_bytes());

@@ -159,7 +159,7 @@ pub fn report(frame: &[u8], mtu: usize) -> Vec<u8> {
         words.sum()
     };
     let fold =
-        |sum: u32| !((sum & 0xffff) + (sum >> 16) + ((sum & 0xffff) + (sum >> 16) >> 16)) as u16;
+        |sum: u32| !((sum & 0xffff) + (sum >> 16) + (((sum & 0xffff) + (sum >> 16)) >> 16)) as u16;
     let v4 = packet[0] >> 4 == 4;
     let quoted = &packet[..packet.len().min(if v4 { 28 } else { 1232 })];
     let mut message = if v4 { vec![3, 4, 0, 0] } else { vec![2, 0, 0, 0] };
