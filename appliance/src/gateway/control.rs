@@ -83,10 +83,7 @@ pub(super) fn poll(
         addresses.counters = network.interface.counters();
         log_notices(&mut network.interface, &state.ports[i].name);
         network.note_guesses(&state.ports[i].name, cookie_guesses, now);
-        if network.path_changes != network.interface.path_changes() {
-            network.path_changes = network.interface.path_changes();
-            tell_small_paths(network, &state.ports[i], state.plane.rdma_stack.as_mut());
-        }
+        tell_small_paths(network, &state.ports[i], state.plane.rdma_stack.as_mut());
         let generation = Some(network.interface.generation());
         if network.generation != generation {
             tell_addresses(&network.interface, &mut state.ports[i]);
@@ -98,9 +95,12 @@ pub(super) fn poll(
     worked
 }
 
-/// Tells RDMA to which hosts only smaller packets pass than the interface sends, and the log.
-#[cold]
-fn tell_small_paths(network: &Network, slot: &PortSlot, rdma_stack: Option<&mut RdmaStack>) {
+/// Tells RDMA to which hosts only smaller packets pass than the interface sends, and the log, if that has changed.
+fn tell_small_paths(network: &mut Network, slot: &PortSlot, rdma_stack: Option<&mut RdmaStack>) {
+    let changes = network.interface.path_changes();
+    if core::mem::replace(&mut network.path_changes, changes) == changes {
+        return;
+    }
     let mut newest: Option<(IpAddr, usize, Instant)> = None;
     let mut providers = rdma_stack.map(|stack| &mut stack.providers);
     for (ip, mtu, until) in network.interface.small_paths() {
