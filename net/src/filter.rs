@@ -2,8 +2,8 @@
 //! that we do without. smoltcp sees only what passed here.
 //!
 //! Sources: RFC 1122 section 3.2.1.3 (addresses that must not appear on the wire), RFC 4861
-//! section 6.1 and 7.1 (hop limit of neighbour discovery). Not taken: IPv4 fragments, IPv6
-//! extension headers (but for queries of MLD), anything but ICMP to multicast or broadcast (but DHCP).
+//! section 6.1 and 7.1 (hop limit of neighbour discovery). Not taken: IPv6 extension headers
+//! (but for fragments, and queries of MLD), anything but ICMP to multicast or broadcast (but DHCP).
 
 use crate::port_addresses::PortAddresses;
 use core::net::{IpAddr, Ipv6Addr};
@@ -28,6 +28,8 @@ pub enum Kind {
     Tcp,
     /// What a DHCP server says.
     Dhcp,
+    /// A part of a packet for an address of ours.
+    Fragment,
     /// Anything else.
     Other,
 }
@@ -47,7 +49,8 @@ pub fn accept(frame: &[u8], local: &PortAddresses) -> Option<Kind> {
         EthernetProtocol::Unknown(_) => None,
     };
     // RFC 1122 section 3.3.6.
-    kind.filter(|&kind| kind != Kind::Tcp || destination.0 == local.mac)
+    let unicast = [Some(Kind::Tcp), Some(Kind::Fragment)].contains(&kind);
+    kind.filter(|_| !unicast || destination.0 == local.mac)
 }
 
 fn accept_v4(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
@@ -56,7 +59,7 @@ fn accept_v4(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
     let udp = packet.next_header() == IpProtocol::Udp;
     let dhcp = udp && packet.payload().get(2..4) == Some(&DHCP_CLIENT_PORT);
     let fragment = packet.more_frags() || packet.frag_offset() != 0;
-    if fragment || destination.is_loopback() {
+    if destination.is_loopback() {
         return None;
     }
     // smoltcp would renew a lease at the address that the server's answer came from.
@@ -66,6 +69,9 @@ fn accept_v4(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
     // smoltcp does not look at it again.
     if packet.header_len() < 20 || !packet.verify_checksum() {
         return None;
+    }
+    if fragment {
+        return local.has_v4(destination).then_some(Kind::Fragment);
     }
     match packet.next_header() {
         IpProtocol::Tcp => local.has(IpAddr::V4(destination)).then_some(Kind::Tcp),
@@ -81,20 +87,18 @@ fn accept_v6(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
     if destination.is_loopback() {
         return None;
     }
-    // A station with one of our addresses is to be noticed by what it advertises.
-    let message = packet.payload().first().copied().map(Icmpv6Message::from);
-    let advertises = packet.next_header() == IpProtocol::Icmpv6
-        && message == Some(Icmpv6Message::NeighborAdvert);
-    if local.has_v6(source) && !advertises {
-        return None;
-    }
     if source == Ipv6Addr::UNSPECIFIED {
         // Whoever has no address yet may ask whether ours is free.
         let icmp = packet.next_header() == IpProtocol::Icmpv6 && packet.hop_limit() == 255;
         let asks = packet.payload().first() == Some(&Icmpv6Message::NeighborSolicit.into());
         return (icmp && asks).then_some(Kind::NeighbourDiscovery);
     }
-    if !local.admits(source.into()) {
+    // A station with one of our addresses is to be noticed by what it advertises.
+    let message = packet.payload().first().copied().map(Icmpv6Message::from);
+    let claims = packet.next_header() == IpProtocol::Icmpv6
+        && message == Some(Icmpv6Message::NeighborAdvert)
+        && local.has_v6(source);
+    if !claims && !local.admits(source.into()) {
         return None;
     }
     match packet.next_header() {
@@ -110,6 +114,7 @@ fn accept_v6(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
         IpProtocol::Tcp => local.has_v6(destination).then_some(Kind::Tcp),
         IpProtocol::Udp => local.has_v6(destination).then_some(Kind::Other),
         IpProtocol::HopByHop => Some(Kind::ListenerQuery),
+        IpProtocol::Ipv6Frag => local.has_v6(destination).then_some(Kind::Fragment),
         _ => None,
     }
 }
@@ -197,8 +202,10 @@ mod tests {
         assert!(!taken(&udp([0; 4], us, 0, 9)), "no source");
         assert!(!taken(&udp(us, us, 0, 9)), "from ourselves");
         assert!(!taken(&udp([127, 0, 0, 1], us, 0, 9)), "loopback on the wire");
-        assert!(!taken(&udp(peer, us, 0x2000, 9)), "first fragment");
-        assert!(!taken(&udp(peer, us, 0x0001, 9)), "later fragment");
+        for fragment in [0x2000, 0x0001] {
+            let kind = |to| accept(&udp(peer, to, fragment, 9), &local());
+            assert_eq!((kind(us), kind([10, 0, 0, 255])), (Some(Kind::Fragment), None));
+        }
         assert!(!taken(&udp(peer, [10, 0, 0, 255], 0, 9)), "broadcast");
         let mut other = udp(peer, us, 0, 9);
         other[5] = 9;

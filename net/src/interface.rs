@@ -6,21 +6,25 @@
 //! out, [`Interface::poll_timeout`] before halting. Does not fragment, forward or send to itself.
 
 mod addresses;
+mod users;
 
 pub use addresses::MtuOrigin;
 
 use crate::address_defense::{self, Conflict, Defence};
 use crate::addressing::Addressing;
-use crate::connections::{Connections, Name, Outside, Owner};
+use crate::connections::{Connections, Outside};
 use crate::delayed_replies::DelayedReplies;
 use crate::dhcp::{Client, Lease};
 use crate::filter::{self, Kind};
+use crate::fragments::{self, Fragments};
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
 use crate::mld;
 use crate::mss;
 use crate::neighbour::{Resolution, Table};
 use crate::notices::{Notice, Notices};
 use crate::outbox::Outbox;
+use crate::packet_too_big::PacketTooBig;
+use crate::path_mtu::PathMtus;
 use crate::port_addresses::{self, PortAddresses};
 use crate::probes::Probes;
 use crate::routes::Routes;
@@ -28,7 +32,7 @@ use crate::seeds::Seeds;
 use crate::segment::{SYN, Segment};
 use crate::slaac::Slaac;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port, TransmitError};
 use smoltcp::iface::{PollResult, SocketSet};
@@ -94,6 +98,8 @@ pub struct Interface {
     defence: Defence,
     notices: Notices,
     neighbours: Table,
+    paths: PathMtus,
+    fragments: Fragments,
     /// Something happened since the last poll.
     attention: bool,
     /// The port had no room for a frame, and will say when it has.
@@ -147,6 +153,8 @@ impl Interface {
             defence: Defence::default(),
             notices: Notices::default(),
             neighbours: Table::new(NEIGHBOURS),
+            paths: PathMtus::default(),
+            fragments: Fragments::default(),
             attention: true,
             blocked: false,
             deadline: None,
@@ -171,7 +179,13 @@ impl Interface {
             self.counters.rx_no_room += 1;
             return;
         }
+        self.handle_accepted(frame, kind, now);
+    }
+
+    /// Takes in a frame that the filter has accepted.
+    fn handle_accepted(&mut self, frame: &[u8], kind: Kind, now: Instant) {
         match kind {
+            Kind::Fragment => self.handle_fragment(frame, now),
             Kind::Tcp => self.handle_segment(frame, now),
             Kind::Arp | Kind::NeighbourDiscovery => self.handle_neighbour(frame, kind, now),
             Kind::ListenerQuery => {
@@ -194,6 +208,23 @@ impl Interface {
                 }
             }
             Kind::Other => self.handle_packet(frame, now),
+        }
+    }
+
+    /// Takes in a part of a packet, and the packet with the last that was missing.
+    fn handle_fragment(&mut self, frame: &[u8], now: Instant) {
+        let Some(whole) = self.fragments.take(frame, now) else { return };
+        match filter::accept(&whole, &self.local) {
+            // Neighbour discovery is not to be fragmented (RFC 6980).
+            Some(kind @ (Kind::Tcp | Kind::Other)) => {
+                let number = self.counters.rx_frames as u16;
+                let mtu = self.routes.mtu_of(&whole[ETHERNET_HEADER..]);
+                let large = whole.len() > ETHERNET_HEADER + mtu;
+                if !large || !fragments::answer_echo(&whole, mtu, number, &mut self.queue) {
+                    self.handle_accepted(&whole, kind, now);
+                }
+            }
+            _ => self.counters.rx_filtered += 1,
         }
     }
 
@@ -234,6 +265,10 @@ impl Interface {
 
     /// Takes in any other packet.
     fn handle_packet(&mut self, frame: &[u8], now: Instant) {
+        if let Some(report) = PacketTooBig::of(frame, &self.local) {
+            let (connections, mut outside) = self.outside(now);
+            return connections.packet_too_big(&report, &mut outside);
+        }
         let Some(from) = source(frame) else { return };
         let framing = Framing::Ip { from: self.local.mac, to: from, smc: false };
         let received = frame.get(ETHERNET_HEADER..);
@@ -255,6 +290,7 @@ impl Interface {
             queue: &mut self.queue,
             neighbours: &mut self.neighbours,
             routes: &self.routes,
+            paths: &mut self.paths,
             local: &self.local,
             mtu: self.mtu,
             now,
@@ -379,6 +415,22 @@ impl Interface {
         self.routes.generation
     }
 
+    /// Largest layer 3 packet in bytes that passes to `ip`, as far as is known at `now`.
+    pub fn path_mtu(&self, ip: IpAddr, now: Instant) -> usize {
+        let most = self.mtu.min(self.routes.mtu_to(ip));
+        self.paths.get(ip, now).map_or(most, |(mtu, _)| mtu.min(most))
+    }
+
+    /// Changes whenever a destination is added to [`Interface::small_paths`].
+    pub fn path_changes(&self) -> u64 {
+        self.paths.changes()
+    }
+
+    /// The destinations with a path MTU below the interface's: the path MTU, and until when that holds.
+    pub fn small_paths(&self) -> impl Iterator<Item = (IpAddr, usize, Instant)> {
+        self.paths.all()
+    }
+
     /// The next line for the log.
     pub fn next_notice(&mut self) -> Option<Notice> {
         self.notices.next()
@@ -411,76 +463,6 @@ impl Interface {
         let resolution = self.neighbours.resolve(hop, now);
         self.attention |= resolution == Resolution::Pending;
         resolution
-    }
-
-    /// Begins to connect to `peer`, for a connector.
-    pub(crate) fn connect(
-        &mut self,
-        owner: Owner,
-        peer: SocketAddr,
-        port: &mut u16,
-        smc: bool,
-    ) -> Option<Name> {
-        self.attention = true;
-        let (connections, mut outside) = self.outside(self.now);
-        connections.connect(owner, peer, port, smc, &mut outside)
-    }
-
-    /// Changes whenever sockets or connections may have something new for their users.
-    pub fn activity(&self) -> u64 {
-        self.activity.wrapping_add(self.connections.activity())
-    }
-
-    /// The listeners and connectors that have connections to accept or news of some
-    /// ([`crate::tcp::Listener::next_news`]), in no order.
-    pub fn ready(&self) -> &[Owner] {
-        self.connections.ready()
-    }
-
-    /// Whether any listener or connector is among [`Interface::ready`].
-    pub fn has_news(&self) -> bool {
-        !self.connections.ready().is_empty()
-    }
-
-    /// Whether a listener or connector is among [`Interface::ready`].
-    pub fn is_ready(&self, owner: Owner) -> bool {
-        self.connections.is_ready(owner)
-    }
-
-    /// The time that it was told last.
-    pub(crate) fn now(&self) -> Instant {
-        self.now
-    }
-
-    /// The TCP connections, to look at.
-    pub(crate) fn tcp(&self) -> &Connections {
-        &self.connections
-    }
-
-    /// Whether somebody listens on a TCP port.
-    pub fn is_listened_on(&self, port: u16) -> bool {
-        self.connections.is_listened_on(port)
-    }
-
-    /// The TCP connections; what they want is seen to with the next poll.
-    pub(crate) fn connections(&mut self) -> &mut Connections {
-        self.attention = true;
-        &mut self.connections
-    }
-
-    /// The other sockets, for the services; what they want is seen to with the next poll.
-    pub(crate) fn sockets(&mut self) -> &mut SocketSet<'static> {
-        self.attention = true;
-        self.sockets_due = Some(self.now);
-        &mut self.sockets
-    }
-}
-
-#[cfg(test)]
-impl Interface {
-    /// Neighbours that are in the table.
-    pub fn neighbours_known(&self) -> usize {
-        self.neighbours.len()
     }
 }
 

@@ -96,18 +96,20 @@ pub struct Secret {
     cookies: Key,
     numbers: Key,
     marks: Key,
+    limits: Key,
 }
 
 impl Secret {
     /// Keys of their own.
     pub fn new(seeds: &mut Seeds) -> Self {
-        Secret { cookies: seeds.key(), numbers: seeds.key(), marks: seeds.key() }
+        let (cookies, numbers) = (seeds.key(), seeds.key());
+        Secret { cookies, numbers, marks: seeds.key(), limits: seeds.key() }
     }
 
     /// The keys.
     #[cfg(test)]
-    pub fn keys(&self) -> [Key; 3] {
-        [self.cookies, self.numbers, self.marks]
+    pub fn keys(&self) -> [Key; 4] {
+        [self.cookies, self.numbers, self.marks, self.limits]
     }
 
     fn hash(key: Key, what: u16, ends: Ends, number: u32, time: u64) -> u64 {
@@ -148,6 +150,13 @@ impl Secret {
     /// What stands for a cookie where those are kept that were taken in.
     pub fn mark(&self, ends: Ends, sequence: u32, cookie: u32) -> u64 {
         Self::hash(self.marks, 0, ends, sequence, cookie.into())
+    }
+
+    /// A number in `range` that differs from second to second.
+    pub fn varied(&self, range: core::ops::Range<u32>, now: Instant) -> u32 {
+        let mut hasher = SipHasher::new_with_keys(self.limits[0], self.limits[1]);
+        hasher.write_u64(now.as_nanos() / 1_000_000_000);
+        range.start + (hasher.finish() as u32) % (range.end - range.start)
     }
 
     /// The number with which we open a connection ourselves: four microseconds a step, from a place

@@ -37,6 +37,13 @@
 //!   under way is delivered first.
 //! * `segment`, `checksum`: TCP's checksum is verified once, before the lookup, and written once, in wide words. smoltcp
 //!   does neither. Payload is copied from the frame into the socket's buffer, and from there into the queued frame.
+//! * `path_mtu`, `connections/paths`: the largest packet that passes to a destination, as routers report it, or as
+//!   smaller segments show that are tried after two timeouts. A connection over such a path sends by a smoltcp interface
+//!   of that MTU, because smoltcp cannot change one.
+//! * `connections/numbers`: RFC 5961. A reset needs the exact number, and SYNs and acknowledgements that do not fit are
+//!   answered with our numbers, a few a second. smoltcp sees none of them.
+//! * `connections/silence`: a peer is given up after a minute without a word and two questions that it had time to
+//!   answer. Time in which the machine stood still does not count.
 //! * `neighbour`: one table for RDMA and TCP. Any number of neighbours is resolved at a time, each with three requests a
 //!   second apart. Connections wait on the neighbour's entry, other packets (four each) in `outbox`. Hosts that we ask
 //!   for and hosts that ask for us get an entry; others do not. Entries that only a peer requested are evicted first, and
@@ -46,6 +53,8 @@
 //! # Around IP
 //!
 //! * `filter` keeps impossible frames from smoltcp: answers to some would go to groups or loop.
+//! * `fragments` puts packets together that came in pieces, within 256 KiB.
+//! * `vlan` tells tagged frames apart, before anything looks at them.
 //! * `dhcp` is our own client. smoltcp's asks a server that refuses without a pause, takes one router, no options in other
 //!   fields and no MTU, and does not say why it takes no lease. `dhcproto` is not used: it needs `std`.
 //! * `mss` limits the MSS of SYNs, in both directions, where a lease or a router gives a smaller MTU than the card's.
@@ -59,7 +68,7 @@
 //!
 //! # Not supported
 //!
-//! IP fragments, IPv6 extension headers, VLAN tags, privacy addresses.
+//! IPv6 extension headers other than that of fragments, several VLANs on a port, privacy addresses.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -79,6 +88,7 @@ mod delayed_replies;
 mod dhcp;
 pub mod echo;
 mod filter;
+mod fragments;
 pub mod hosts;
 pub mod http;
 mod interface;
@@ -93,6 +103,8 @@ mod neighbour;
 mod neighbours;
 mod notices;
 mod outbox;
+mod packet_too_big;
+mod path_mtu;
 pub mod ping;
 mod port_addresses;
 mod probes;
@@ -109,6 +121,7 @@ pub mod tcp;
 #[cfg(test)]
 mod testing;
 pub mod tls;
+pub mod vlan;
 
 pub use addressing::{Addressing, AddressingError};
 pub use classify::{Class, classify};

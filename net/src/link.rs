@@ -77,6 +77,15 @@ impl Queue {
         Some(&self.frames[start..start + self.lengths[self.first]])
     }
 
+    /// The newest frame.
+    pub fn back(&self) -> Option<&[u8]> {
+        if let Some(frame) = self.beyond.back() {
+            return Some(frame);
+        }
+        let at = (self.first + self.count.checked_sub(1)?) % self.lengths.len();
+        Some(&self.frames[at * self.slot..][..self.lengths[at]])
+    }
+
     /// Forgets all of them.
     pub fn clear(&mut self) {
         while !self.is_empty() {
@@ -239,6 +248,7 @@ mod tests {
                 assert!(queue.push(1 + n as usize, |f| f.fill(round + n)).is_some());
             }
             assert!(queue.push(1, |_| ()).is_none());
+            assert_eq!(queue.back(), Some(&[round + 2; 3][..]));
             for n in 0..3 {
                 assert_eq!(queue.front().unwrap(), &vec![round + n; 1 + n as usize]);
                 queue.pop();
@@ -246,6 +256,7 @@ mod tests {
             assert!(queue.is_empty());
         }
         assert!(queue.push(9, |_| ()).is_none(), "longer than a slot");
+        assert_eq!(queue.back(), None);
     }
 
     #[test]
@@ -257,6 +268,7 @@ mod tests {
                 ((), 2)
             });
             assert_eq!(queue.is_full(), n > 0);
+            assert_eq!(queue.back(), Some(&[n, 9][..]));
         }
         assert_eq!(queue.len(), 5);
         for n in 0..5 {

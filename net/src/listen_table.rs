@@ -366,6 +366,17 @@ pub fn complete_again(ends: Ends, call: &Call, packet: &mut [u8; 100]) -> usize 
     write(ends, &tcp, packet)
 }
 
+/// Writes a byte of the peer's that was received before, likewise.
+pub fn repeated(ends: Ends, sequence: u32, acknowledged: u32, packet: &mut [u8; 100]) -> usize {
+    let tcp = TcpRepr {
+        seq_number: TcpSeqNumber(sequence as i32),
+        ack_number: Some(TcpSeqNumber(acknowledged as i32)),
+        payload: &[0],
+        ..empty(ends.remote_port, ends.local_port)
+    };
+    write(ends, &tcp, packet)
+}
+
 /// Sequence number and acknowledgement of a segment in a frame of ours.
 pub fn numbers(frame: Option<&[u8]>) -> Option<(u32, u32)> {
     let packet = frame?.get(ETHERNET_HEADER..)?;

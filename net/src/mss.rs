@@ -1,8 +1,8 @@
 //! The MSS option of SYNs (RFC 9293 section 3.7.1), limited by the MTU that the link has for the segment's family.
 //!
 //! smoltcp offers what the card takes, and keeps to what the peer offers. Where a DHCP server or a router says that the
-//! link takes less, both are cut down on their way: then neither side sends larger packets. Connections that are open
-//! when that changes keep their sizes.
+//! link takes less, both are cut down on their way: then neither side sends larger packets. When that changes, our segments of
+//! open connections follow (`connections/paths`); their peers keep to what was offered.
 
 use crate::link::ETHERNET_HEADER;
 use crate::segment::{self, SYN};

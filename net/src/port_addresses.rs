@@ -91,11 +91,13 @@ pub fn is_host(ip: IpAddr) -> bool {
             first != 0 && first < 224 && !ip.is_loopback()
         }
         IpAddr::V6(ip) => {
-            let has_v4 = match ip.segments() {
-                [0, 0, 0, 0, 0, 0 | 0xffff, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => true,
-                [0x64, 0xff9b, 0, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..] => true,
-                _ => false,
-            };
+            let has_v4 = matches!(
+                ip.segments(),
+                [0, 0, 0, 0, 0, 0 | 0xffff, ..]
+                    | [0, 0, 0, 0, 0xffff, 0, ..]
+                    | [0x64, 0xff9b, 0, 0, 0, 0, ..]
+                    | [0x64, 0xff9b, 1, ..]
+            );
             !has_v4 && !ip.is_multicast()
         }
     }

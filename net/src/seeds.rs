@@ -42,7 +42,7 @@ mod tests {
     use drivers::hal::Instant;
     use std::collections::BTreeSet;
 
-    /// SYN cookies, sequence numbers, marks of cookies, the IP stack, and a DHCP client for each MAC address.
+    /// SYN cookies, sequence numbers, marks of cookies, limits of answers, the IP stack, and a DHCP client for each MAC address.
     #[test]
     fn consumers_of_an_interface_share_no_seed() {
         let now = Instant::ZERO;
@@ -51,10 +51,10 @@ mod tests {
         interface.set_addressing(dhcp, now).unwrap();
         interface.set_mac([2, 0, 0, 0, 0, 9], now);
         let given = &interface.seeds.given;
-        assert_eq!(given.len(), 3 * 2 + 1 + 2);
+        assert_eq!(given.len(), 4 * 2 + 1 + 2);
         // Neither the same nor its complement.
         let different: BTreeSet<u64> = given.iter().map(|&seed| seed.min(!seed)).collect();
         assert_eq!(different.len(), given.len());
-        assert_eq!(interface.tcp().keys().concat(), given[..6]);
+        assert_eq!(interface.tcp().keys().concat(), given[..8]);
     }
 }

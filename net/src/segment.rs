@@ -100,6 +100,19 @@ impl<'a> Segment<'a> {
     }
 }
 
+/// What a segment of ours takes of the sequence space: its number, bytes and flags that have numbers; and the length of
+/// its packet.
+#[inline]
+pub fn extent(frame: &[u8]) -> Option<(u32, u32, usize)> {
+    let packet = frame.get(ETHERNET..)?;
+    let header = if packet.first()? >> 4 == 4 { IPV4 } else { IPV6 };
+    let tcp = packet.get(header..)?.first_chunk::<FIXED>()?;
+    let data = packet.len().checked_sub(header + usize::from(tcp[12] >> 4) * 4)?;
+    let flags = (tcp[13] & (SYN | FIN)).count_ones();
+    let first = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+    Some((first, data as u32 + flags, packet.len()))
+}
+
 /// Writes the checksum of the TCP segment in a frame to be sent; frames of others are left alone.
 #[inline]
 pub fn seal(frame: &mut [u8]) {
@@ -145,6 +158,12 @@ mod tests {
                 damaged[bit / 8] ^= 1 << (bit % 8);
                 assert!(Segment::of(&damaged).is_none(), "bit {bit}");
             }
+            let ip = frame.len() - 14;
+            assert_eq!(extent(&frame), Some((7, 2, ip)), "a SYN and a byte");
+            assert_eq!(
+                extent(&tcp(ends, ACK, 9, 1, &[], b"four")).map(|e| (e.0, e.1)),
+                Some((9, 4))
+            );
             let mut sealed = frame.clone();
             let at = frame.len() - 9;
             sealed[at..at + 2].fill(0x55);

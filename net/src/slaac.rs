@@ -97,7 +97,7 @@ impl Slaac {
 
     /// A router that is to be asked whether it is there.
     pub fn router_to_ask(&mut self, now: Instant) -> Option<Ipv6Addr> {
-        self.routers.to_ask(now)
+        self.routers.next_to_ask(now)
     }
 
     /// Takes in a frame with a router's advertisement. True if addresses, routers, the link or its MTU changed.

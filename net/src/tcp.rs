@@ -157,7 +157,7 @@ impl Listener {
 
     /// Asks a silent peer no more whether it is there: the user learns of that otherwise.
     pub fn stop_asking(&self, interface: &mut Interface, stream: Stream) {
-        stop_asking(interface, stream.0);
+        interface.connections().stop_asking(stream.0);
     }
 
     /// As [`Listener::stop_asking`], and hardly any data is expected, so that the connection does without its buffers
@@ -237,12 +237,5 @@ pub(crate) fn write(interface: &mut Interface, name: Name, bytes: &[u8]) -> Resu
 pub(crate) fn finish(interface: &mut Interface, name: Name) {
     if let Some(socket) = interface.connections().socket_mut(name) {
         socket.close();
-    }
-}
-
-pub(crate) fn stop_asking(interface: &mut Interface, name: Name) {
-    if let Some(socket) = interface.connections().socket_mut(name) {
-        socket.set_keep_alive(None);
-        socket.set_timeout(None);
     }
 }

@@ -1,5 +1,6 @@
 //! Frames for the tests, built by smoltcp.
 
+use crate::checksum::{fold, pseudo, sum};
 use crate::segment::{Ends, Segment};
 use crate::{Addressing, Cidr, Interface};
 use core::net::IpAddr;
@@ -75,6 +76,39 @@ pub fn tcp(
         bytes[header..].copy_from_slice(data);
         let (from, to) = (ends.remote.into(), ends.local.into());
         TcpPacket::new_unchecked(bytes).fill_checksum(&from, &to);
+    })
+}
+
+/// A router's report that a segment of ours, with that sequence number in a packet of `length` bytes, was larger than
+/// `mtu`.
+pub fn too_big(ends: Ends, sequence: u32, mtu: u32, length: u16) -> Vec<u8> {
+    let router = match ends.remote {
+        IpAddr::V4(_) => IpAddr::from([10, 0, 0, 254]),
+        IpAddr::V6(_) => IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0xfe]),
+    };
+    let v4 = ends.remote.is_ipv4();
+    let ours = IpRepr::new(ends.local.into(), ends.remote.into(), IpProtocol::Tcp, 0, 64);
+    let header = ours.header_len();
+    let (protocol, size) = match v4 {
+        true => (IpProtocol::Icmp, 8 + header + 8),
+        false => (IpProtocol::Icmpv6, 8 + header + 20),
+    };
+    packet(router, ends.local, protocol, size, |message| {
+        message[..4].copy_from_slice(if v4 { &[3, 4, 0, 0] } else { &[2, 0, 0, 0] });
+        message[4..8].copy_from_slice(&mtu.to_be_bytes());
+        ours.emit(&mut message[8..8 + header], &ChecksumCapabilities::default());
+        let (at, told) = if v4 { (10, length) } else { (12, length - 40) };
+        message[at..at + 2].copy_from_slice(&told.to_be_bytes());
+        let segment = &mut message[8 + header..];
+        segment[..2].copy_from_slice(&ends.local_port.to_be_bytes());
+        segment[2..4].copy_from_slice(&ends.remote_port.to_be_bytes());
+        segment[4..8].copy_from_slice(&sequence.to_be_bytes());
+        let addresses = match v4 {
+            true => 0,
+            false => pseudo(router, ends.local, 58, size),
+        };
+        let checksum = !fold(addresses + sum(message));
+        message[2..4].copy_from_slice(&checksum.to_be_bytes());
     })
 }
 

@@ -2,11 +2,12 @@
 
 use super::network::{Network, log_notices, tell_addresses, verdict};
 use super::plane::DataPlane;
-use super::ports::QueueSlot;
+use super::ports::{PortSlot, QueueSlot};
 use super::rdma_stack::RdmaStack;
 use super::receive::BATCH;
 use super::state::{PingOrder, State};
 use crate::console::Progress;
+use core::net::IpAddr;
 use drivers::hal::{Instant, Port};
 use management::{Pages, Web};
 use net::Interface;
@@ -82,6 +83,7 @@ pub(super) fn poll(
         addresses.counters = network.interface.counters();
         log_notices(&mut network.interface, &state.ports[i].name);
         network.note_guesses(&state.ports[i].name, cookie_guesses, now);
+        tell_small_paths(network, &state.ports[i], state.plane.rdma_stack.as_mut());
         let generation = Some(network.interface.generation());
         if network.generation != generation {
             tell_addresses(&network.interface, &mut state.ports[i]);
@@ -91,6 +93,27 @@ pub(super) fn poll(
         }
     }
     worked
+}
+
+/// Tells RDMA to which hosts only smaller packets pass than the interface sends, and the log, if that has changed.
+fn tell_small_paths(network: &mut Network, slot: &PortSlot, rdma_stack: Option<&mut RdmaStack>) {
+    let changes = network.interface.path_changes();
+    if core::mem::replace(&mut network.path_changes, changes) == changes {
+        return;
+    }
+    let mut newest: Option<(IpAddr, usize, Instant)> = None;
+    let mut providers = rdma_stack.map(|stack| &mut stack.providers);
+    for (ip, mtu, until) in network.interface.small_paths() {
+        if let Some(providers) = providers.as_mut().filter(|_| slot.punt_port.is_none()) {
+            providers.limit_path(ip, mtu, until);
+        }
+        if newest.is_none_or(|(.., latest)| latest <= until) {
+            newest = Some((ip, mtu, until));
+        }
+    }
+    if let Some((ip, mtu, _)) = newest {
+        log::info!("{}: packets of at most {mtu} bytes pass to {ip}", slot.name);
+    }
 }
 
 /// Takes frames in: from the ports of this loop, and what other loops have for the control plane.

@@ -104,6 +104,7 @@ mod storage;
 mod storage_cores;
 mod strangers;
 mod syslog;
+mod tagged_port;
 mod tls;
 mod udp_engine;
 mod udp_engines;

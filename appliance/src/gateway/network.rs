@@ -30,6 +30,8 @@ pub(super) struct Network {
     /// The listeners of the measuring tools, on the interface that RDMA is on.
     pub front: Option<OfMeasure<TcpControl>>,
     pub generation: Option<u64>,
+    /// The changes of its path MTUs that RDMA was told of.
+    pub path_changes: u64,
     /// When guesses of SYN cookies were reported last.
     guesses_told: Option<Instant>,
     /// The interface's activity that was seen last.
@@ -59,6 +61,7 @@ impl Network {
             ping: None,
             front: None,
             generation: None,
+            path_changes: 0,
             guesses_told: None,
             seen: None,
             services_due: None,

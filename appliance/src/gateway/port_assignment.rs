@@ -217,8 +217,12 @@ impl Loops {
     ) -> PortSlot {
         let (name, place) = (format!("net{number}"), self.own.len());
         let slot = PortSlot { driver, ..PortSlot::new(name, location, &*port, place) };
-        if !config.net(number, slot.mac, &slot.location).core.is_first_alone() {
+        let wishes = config.net(number, slot.mac, &slot.location);
+        if !wishes.core.is_first_alone() {
             log::warn!("{}: cannot go to other cores; it stays on core 0", slot.name);
+        }
+        if wishes.vlan.is_some() && port.vlan().is_none() {
+            log::warn!("{}: no VLAN there: its frames have no tags", slot.name);
         }
         self.own.push((number, PlanePort::new(slot.name.clone(), port, config.services.udp_echo)));
         slot

@@ -5,6 +5,7 @@ use core::time::Duration;
 use drivers::hal::{Instant, Port, Severity};
 use management::status::Addresses;
 use net::PortAddresses;
+use net::vlan::Vlan;
 
 /// How often the link is looked at.
 const LINK_INTERVAL: Duration = Duration::from_secs(1);
@@ -104,6 +105,9 @@ pub(super) struct PlanePort {
     pub name: String,
     /// What is ours on it.
     pub local: PortAddresses,
+    pub vlan: Vlan,
+    /// Frames with the tag of another VLAN, or without the one of ours.
+    pub of_other_vlans: u64,
     pub link: bool,
     pub link_due: Instant,
     /// Datagrams echoed.
@@ -112,6 +116,8 @@ pub(super) struct PlanePort {
     pub echo: bool,
     /// Room for the answer to one.
     pub reply: Vec<u8>,
+    /// Room for a frame without its tag.
+    pub untagged: Vec<u8>,
 }
 
 impl PlanePort {
@@ -119,7 +125,19 @@ impl PlanePort {
         // An Ethernet header and a tag stand before the largest packet.
         let reply = vec![0; port.mtu() + 18];
         let local = PortAddresses { mac: port.mac(), ..PortAddresses::default() };
-        PlanePort { port, name, local, link: true, link_due: Instant::ZERO, echoes: 0, echo, reply }
+        PlanePort {
+            vlan: Vlan::new(port.vlan()),
+            of_other_vlans: 0,
+            untagged: vec![0; port.mtu() + 18],
+            port,
+            name,
+            local,
+            link: true,
+            link_due: Instant::ZERO,
+            echoes: 0,
+            echo,
+            reply,
+        }
     }
 
     /// Looks after the device and at the link once in a while; whether it did.

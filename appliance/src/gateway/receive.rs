@@ -5,7 +5,7 @@ use super::ports::PlanePort;
 use super::rapidio;
 use ::rapidio::end_point::Polled;
 use drivers::hal::{Instant, Packet};
-use net::{Class, classify};
+use net::{Class, classify, vlan};
 use roce::Verdict;
 
 /// Frames taken from a port in one round.
@@ -41,11 +41,16 @@ impl DataPlane {
             let mut roce =
                 self.rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers.roce);
             let mut left = BATCH;
-            let PlanePort { port, local, reply, echo, echoes, .. } = slot;
+            let PlanePort { port, local, reply, echo, echoes, untagged, .. } = slot;
+            let (lan, of_other_vlans) = (slot.vlan, &mut slot.of_other_vlans);
             while left > 0 {
                 let mut answer = None;
                 left -= port.receive_each(left, &mut |bytes| {
                     capture.received(i, bytes, now);
+                    let Some(tagged) = lan.admits(bytes) else {
+                        *of_other_vlans += 1;
+                        return true;
+                    };
                     // What it has no use for, it counts.
                     match roce.as_mut().map(|roce| roce.handle_frame(i, bytes, now)) {
                         Some(Verdict::Absorbed) => return true,
@@ -55,6 +60,10 @@ impl DataPlane {
                         }
                         Some(Verdict::NotRoce) | None => *has_work = true,
                     }
+                    let bytes = match tagged {
+                        false => bytes,
+                        true => vlan::untag(bytes, untagged).unwrap_or_default(),
+                    };
                     match classify(bytes) {
                         Class::UdpEcho if *echo => {
                             answer = net::echo::answer(bytes, local, reply);

@@ -123,6 +123,10 @@ pub trait Port {
     fn mac(&self) -> [u8; 6];
     /// Largest layer 3 packet in bytes (1500 for plain Ethernet).
     fn mtu(&self) -> usize;
+    /// The VLAN whose tag it puts before what it sends; None if it sends frames as they are.
+    fn vlan(&self) -> Option<u16> {
+        None
+    }
     /// Whether the link is up.
     fn link_up(&mut self) -> bool;
     /// The next received frame, if any.

@@ -51,6 +51,14 @@ impl Instant {
         Instant(self.0.saturating_add(nanos))
     }
 
+    /// How long the machine stood still, for a deadline that is looked at `now`: nothing, if that is no more than a
+    /// second late. What was to happen before it may have happened, and was not seen.
+    #[inline]
+    pub const fn standstill(self, now: Instant) -> Duration {
+        let late = now.nanos_since(self);
+        Duration::from_nanos(if late > 1_000_000_000 { late } else { 0 })
+    }
+
     /// Time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.nanos_since(earlier))

@@ -76,6 +76,8 @@ const MODULES: &[&str] = &[
     "smc",
     "smc_diag",
     "sch_netem",
+    "8021q",
+    "veth",
     "brd",
     "ext4",
     "ioatdma",

@@ -13,12 +13,19 @@ const LEAST: usize = 64;
 const SOON: Duration = Duration::from_secs(2);
 
 impl Connections {
-    /// From here on nobody asks a silent peer whether it is there, and data is hardly expected any more.
-    pub fn make_idle(&mut self, name: Name) {
+    /// Asks a silent peer no more whether it is there, and does not give it up.
+    pub fn stop_asking(&mut self, name: Name) {
         let Some(socket) = self.socket_mut(name) else { return };
         socket.set_keep_alive(None);
-        socket.set_timeout(None);
-        self.connections[name.key].idles = true;
+        self.connections[name.key].silence.counts = false;
+    }
+
+    /// From here on nobody asks a silent peer whether it is there, and data is hardly expected any more.
+    pub fn make_idle(&mut self, name: Name) {
+        self.stop_asking(name);
+        if self.socket(name).is_some() {
+            self.connections[name.key].idles = true;
+        }
     }
 
     /// Gives the buffers of a connection back, if nothing is under way; what is `due` next says that as well.

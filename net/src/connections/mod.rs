@@ -9,18 +9,24 @@
 //! asked about.
 
 mod idle;
+mod numbers;
 mod opening;
 mod owners;
+mod paths;
 mod service;
+mod silence;
+#[cfg(test)]
+mod tests;
 
 use crate::isn::{self, Secret};
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
 use crate::listen_table::{self, Call, ListenEntry, ListenTable};
 use crate::neighbour::{Hop, Table};
+use crate::path_mtu::PathMtus;
 use crate::port_addresses::PortAddresses;
 use crate::routes::Routes;
 use crate::seeds::Seeds;
-use crate::segment::{ACK, Ends, RST, SYN, Segment};
+use crate::segment::{self, ACK, Ends, RST, SYN, Segment};
 use crate::smc_option;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,6 +35,9 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
+use numbers::{Challenges, Numbers, Verdict};
+use paths::{NarrowStacks, Probe};
+use silence::{KEEP_ALIVE, Silence};
 use slab::Slab;
 use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::Socket;
@@ -47,11 +56,6 @@ const STALLED: Duration = Duration::from_millis(10);
 const NO_WAY: Duration = Duration::from_secs(1);
 /// How long a neighbour may be silent before a connection that is open is given up.
 const LOST: Duration = Duration::from_secs(30);
-/// How often a silent peer is asked whether it is there, at least, and how long it may leave that without an answer.
-const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(20);
-const SILENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(60);
-/// How long a peer may leave our SYN without an answer.
-const PATIENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
 /// Local ports that are used in turn (RFC 6335: the dynamic ones).
 const PORTS: core::ops::RangeInclusive<u16> = 49152..=65535;
 /// Places of [`Connections::by_hash`], a power of two.
@@ -60,6 +64,12 @@ const HASHES: usize = 1024;
 const SPARE: usize = 8;
 /// Connections being closed at which is looked when another needs a place.
 const LOOKED_AT: usize = 16;
+/// Answers in a second to segments that may be forged: of a connection, and of all. The latter varies, so that its end
+/// does not show what other connections were sent (CVE-2016-5696).
+const CHALLENGES: u32 = 3;
+const CHALLENGES_OF_ALL: core::ops::Range<u32> = 24..48;
+
+type MacAddress = [u8; 6];
 
 /// What an owner may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,10 +112,11 @@ enum Life {
 #[derive(Clone, Copy, Debug)]
 struct Path {
     mac: [u8; 6],
-    /// Until when it need not be looked up, unless routes or neighbours change.
+    /// Largest packet that it takes.
+    mtu: usize,
+    /// Until when it need not be looked up, unless routes, neighbours or path MTUs change.
     until: Instant,
-    routes: u64,
-    neighbours: u64,
+    changes: [u64; 3],
 }
 
 struct Connection {
@@ -130,6 +141,10 @@ struct Connection {
     smc_peer: bool,
     /// It does without its buffers as soon as nothing is under way.
     idles: bool,
+    numbers: Numbers,
+    silence: Silence,
+    probe: Probe,
+    challenges: Challenges,
 }
 
 struct OwnerState {
@@ -173,14 +188,20 @@ pub struct Outside<'a> {
     pub queue: &'a mut Queue,
     pub neighbours: &'a mut Table,
     pub routes: &'a Routes,
+    pub paths: &'a mut PathMtus,
     pub local: &'a PortAddresses,
     pub mtu: usize,
     pub now: Instant,
 }
 
 impl Outside<'_> {
+    /// For a listener's answers, in packets of `mtu` bytes.
+    fn for_listener(&mut self, mtu: usize) -> listen_table::Outside<'_> {
+        listen_table::Outside { queue: self.queue, mac: self.local.mac, mtu }
+    }
+
     /// The MAC address that frames for a host go to, if the neighbour table knows.
-    fn station(&self, host: IpAddr) -> Option<[u8; 6]> {
+    fn station(&self, host: IpAddr) -> Option<MacAddress> {
         self.neighbours.get(self.routes.next_hop(host)?, self.now)
     }
 
@@ -191,13 +212,25 @@ impl Outside<'_> {
         }
     }
 
-    fn for_listener(&mut self) -> listen_table::Outside<'_> {
-        listen_table::Outside { queue: self.queue, mac: self.local.mac, mtu: self.mtu }
+    /// Change whenever a path may have become another.
+    fn changes(&self) -> [u64; 3] {
+        [self.routes.generation, self.neighbours.changes(), self.paths.changes()]
+    }
+
+    /// Largest packet that the link takes to `ip`.
+    fn link_mtu(&self, ip: IpAddr) -> usize {
+        self.mtu.min(self.routes.mtu_to(ip))
+    }
+
+    /// Largest packet that passes to `ip`, as far as is known.
+    fn mtu_to(&self, ip: IpAddr) -> usize {
+        let most = self.link_mtu(ip);
+        self.paths.get(ip, self.now).map_or(most, |(mtu, _)| mtu.min(most))
     }
 }
 
 /// What a user would see of a connection.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen(State, usize, usize);
 
 /// The connections.
@@ -218,6 +251,10 @@ pub struct Connections {
     nobody: SocketSet<'static>,
     /// Where new sockets say what nobody is to hear.
     unsaid: Queue,
+    narrow: NarrowStacks,
+    challenges: Challenges,
+    /// When the machine went on after it stood still.
+    resumed: Instant,
 }
 
 impl Connection {
@@ -253,6 +290,9 @@ impl Connections {
             activity: 0,
             nobody: SocketSet::new(Vec::new()),
             unsaid: Queue::new(2, 128),
+            narrow: NarrowStacks::default(),
+            challenges: Challenges::default(),
+            resumed: Instant::ZERO,
         }
     }
 
@@ -309,8 +349,8 @@ impl Connections {
         self.listening.knows(ends)
     }
 
-    /// The keys of cookies and sequence numbers.
-    pub fn keys(&self) -> [[u64; 2]; 3] {
+    /// The keys of cookies, sequence numbers and limits.
+    pub fn keys(&self) -> [[u64; 2]; 4] {
         self.secret.keys()
     }
 

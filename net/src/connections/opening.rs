@@ -24,11 +24,11 @@ impl Connections {
         let mut socket = self.spare_socket(owner.0)?;
         // Before it is open: set later, the first question would be asked at once.
         socket.set_keep_alive(Some(self.keep_alive()));
-        socket.set_timeout(Some(PATIENCE));
         let number = self.secret.number(ends, outside.now);
         let mut stack = self.stack_of(number, local, outside);
         socket.connect(stack.context(), (remote, remote_port), (local, local_port)).ok()?;
-        let name = self.insert(ends, owner.0, alone(socket));
+        let numbers = Numbers::opening(number);
+        let name = self.insert(ends, owner.0, alone(socket), numbers, outside.now);
         self.connections[name.key].smc = smc && local.is_ipv4();
         self.look_after(name.key);
         Some(name)
@@ -89,6 +89,8 @@ impl Connections {
         ends: Ends,
         owner: usize,
         (sockets, handle): (SocketSet<'static>, SocketHandle),
+        numbers: Numbers,
+        now: Instant,
     ) -> Name {
         self.turn = self.turn.wrapping_add(1);
         let turn = self.turn;
@@ -108,6 +110,10 @@ impl Connections {
             smc: false,
             smc_peer: false,
             idles: false,
+            numbers,
+            silence: Silence::new(now),
+            probe: Probe::new(now),
+            challenges: Challenges::default(),
         });
         self.by_ends.insert(ends, key);
         if let Some(state) = self.owners.get_mut(owner) {
@@ -132,7 +138,7 @@ impl Connections {
     }
 
     /// The connection between two ends.
-    fn find(&mut self, ends: Ends) -> Option<usize> {
+    pub(super) fn find(&mut self, ends: Ends) -> Option<usize> {
         let ports = u32::from(ends.local_port) << 16 | u32::from(ends.remote_port);
         let hash = (ports.wrapping_mul(0x9e37_79b9) >> 16) as usize % HASHES;
         let key = self.by_hash[hash];
@@ -166,9 +172,56 @@ impl Connections {
             }
         }
         let key = key.or_else(|| self.admit(packet, segment, from, outside));
-        if let Some(key) = key {
-            self.deliver(key, packet, segment, outside);
+        let Some(key) = key else { return };
+        match self.judge(key, segment) {
+            Verdict::Take => self.deliver(key, packet, segment, outside),
+            Verdict::Challenge => self.challenge(key, outside),
+            Verdict::Drop => {}
         }
+    }
+
+    /// What is to become of a segment of a connection.
+    fn judge(&self, key: usize, segment: &Segment<'_>) -> Verdict {
+        let Some(connection) = self.connections.get(key) else { return Verdict::Drop };
+        let socket = connection.socket();
+        let window = socket.recv_capacity() - socket.recv_queue();
+        connection.numbers.judge(segment, socket.state(), window)
+    }
+
+    /// Tells the sender of a segment that may be forged which numbers a connection has. An honest peer that wants to
+    /// reset it does so with the right number then.
+    #[cold]
+    fn challenge(&mut self, key: usize, outside: &mut Outside<'_>) {
+        let (now, secret) = (outside.now, self.secret);
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if !connection.challenges.allow(now, CHALLENGES)
+            || !self.challenges.allow(now, secret.varied(CHALLENGES_OF_ALL, now))
+        {
+            return;
+        }
+        let mut packet = [0; 100];
+        let length = connection.numbers.question(connection.ends, &mut packet);
+        Self::take_in(connection, &packet[..length], &mut self.unsaid, outside);
+    }
+
+    /// Has smoltcp take in a packet for a connection.
+    fn take_in(
+        connection: &mut Connection,
+        packet: &[u8],
+        unsaid: &mut Queue,
+        outside: &mut Outside<'_>,
+    ) {
+        // Where the peer is not known, an answer that cannot wait is lost: the sender may be anybody.
+        let known = connection.path.map(|path| path.mac);
+        let to = known.or_else(|| outside.station(connection.ends.remote));
+        let (own, smc) = (outside.local.mac, connection.smc);
+        let framing = Framing::Ip { from: own, to: to.unwrap_or_default(), smc };
+        let queue = if to.is_some() { &mut *outside.queue } else { &mut *unsaid };
+        let mtu = outside.mtu;
+        let mut link = Link { received: Some(packet), queue, mtu, framing };
+        let at = to_smoltcp(outside.now);
+        outside.stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
+        unsaid.clear();
     }
 
     /// Has smoltcp take in a segment of a connection.
@@ -181,20 +234,16 @@ impl Connections {
     ) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let before = connection.seen();
-        // Where the peer is not known, an answer that cannot wait is lost: the sender may be anybody.
-        let known = connection.path.map(|path| path.mac);
-        let to = known.or_else(|| outside.station(connection.ends.remote));
-        let (own, smc) = (outside.local.mac, connection.smc);
-        let framing = Framing::Ip { from: own, to: to.unwrap_or_default(), smc };
-        let queue = if to.is_some() { &mut *outside.queue } else { &mut self.unsaid };
-        let mtu = outside.mtu;
-        let mut link = Link { received: Some(packet), queue, mtu, framing };
-        let at = to_smoltcp(outside.now);
-        outside.stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
-        self.unsaid.clear();
-        if before.0 == State::SynSent && connection.socket().state() == State::Established {
+        if connection.numbers.acknowledges(segment) {
+            connection.silence.heard(outside.now);
+        }
+        Self::take_in(connection, packet, &mut self.unsaid, outside);
+        let after = connection.seen();
+        if connection.numbers.takes(segment, &before, &after) > 0 {
+            connection.has_acknowledged(outside.paths, outside.now);
+        }
+        if before.0 == State::SynSent && after.0 == State::Established {
             connection.smc_peer = smc_option::offers(segment.options);
-            connection.socket_mut().set_timeout(Some(SILENCE));
         }
         self.note(key, &before);
         self.look_after(key);
@@ -223,7 +272,8 @@ impl Connections {
                     // Without a way back, it would only take a place.
                     outside.routes.next_hop(ends.remote)?;
                     let (to, now) = (outside.station(ends.remote), outside.now);
-                    let mut listener = outside.for_listener();
+                    let mtu = outside.mtu_to(ends.remote);
+                    let mut listener = outside.for_listener(mtu);
                     if self.listening.answer(entry, segment, to, &mut listener, now) {
                         outside.ask_for(ends.remote);
                     }
@@ -290,10 +340,10 @@ impl Connections {
     ) -> Option<usize> {
         let mut socket = self.spare_socket(owner)?;
         socket.set_keep_alive(Some(self.keep_alive()));
-        socket.set_timeout(Some(SILENCE));
         let (mut sockets, handle) = alone(socket);
         self.replay_opening(&mut sockets, handle, ends, call, outside).then_some(())?;
-        let name = self.insert(ends, owner, (sockets, handle));
+        let numbers = Numbers::opened(call.ours, call.theirs);
+        let name = self.insert(ends, owner, (sockets, handle), numbers, outside.now);
         let connection = &mut self.connections[name.key];
         connection.smc = call.offer.smc;
         connection.smc_peer = call.offer.smc;
@@ -303,6 +353,7 @@ impl Connections {
         self.tell(owner);
         Some(name.key)
     }
+
     /// Has a socket take in the SYN of a peer as if it came now, and say the SYN-ACK that was said; false if it
     /// says another one. Nothing of this leaves the machine.
     pub(super) fn replay_opening(

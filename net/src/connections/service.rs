@@ -16,7 +16,6 @@ impl Connections {
         if abort {
             socket.abort();
         } else {
-            socket.set_timeout(Some(STUCK.into()));
             socket.close();
         }
         if let Some(state) = self.owners.get_mut(owner) {
@@ -78,6 +77,7 @@ impl Connections {
             && at <= outside.now
         {
             self.timers.pop_first();
+            self.note_standstill(at, outside.now);
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.armed = None;
             }
@@ -99,14 +99,14 @@ impl Connections {
 
     /// Lets a connection send one frame.
     pub(super) fn serve(&mut self, key: usize, outside: &mut Outside<'_>) {
-        let now = outside.now;
+        let (now, resumed) = (outside.now, self.resumed);
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.wants = false;
         if let Life::Leaving { moved, left, .. } = connection.life {
             // A reset could cost the peer what it has not read yet, and so could a question of ours,
             // whose answer finds nobody.
             if left == 0
-                && moved + FAREWELL <= now
+                && moved.max(resumed) + FAREWELL <= now
                 && connection.socket().state() == State::FinWait2
             {
                 return self.remove(key);
@@ -116,51 +116,49 @@ impl Connections {
         }
         let before = connection.seen();
         let due = match self.path(key, outside) {
-            Ok(mac) => {
-                let Some(connection) = self.connections.get_mut(key) else { return };
-                let framing = Framing::Ip { from: outside.local.mac, to: mac, smc: connection.smc };
-                let (queue, mtu) = (&mut *outside.queue, outside.mtu);
-                let mut link = Link { received: None, queue, mtu, framing };
-                let at = to_smoltcp(now);
-                let sent = outside.stack.poll_egress(at, &mut link, &mut connection.sockets);
-                let due = outside.stack.poll_at(at, &connection.sockets);
-                if due.is_some_and(|due| due <= at) && sent != PollResult::None {
+            Ok(path) => {
+                let due = self.send(key, path, outside);
+                if due.is_some_and(|due| due <= now) {
                     self.note(key, &before);
                     return self.look_after(key);
                 }
-                let due = due.map(|due| if due <= at { now + STALLED } else { from_smoltcp(due) });
-                if connection.idles { self.release_buffers(key, due, outside) } else { due }
+                let idles = self.connections.get(key).is_some_and(|connection| connection.idles);
+                if idles { self.release_buffers(key, due, outside) } else { due }
             }
             Err(due) => due,
         };
+        let silence = self.end_silence(key, now);
         self.note(key, &before);
         let farewell = self.see_off(key, now);
-        self.arm(key, Instant::first([due, farewell]));
+        self.arm(key, Instant::first([due, farewell, silence]));
     }
 
-    /// The MAC address that a connection's frames go to; or when to look again, if nobody says it before.
+    /// The MAC address that a connection's frames go to, and the largest packet that passes; or when to look again,
+    /// if nobody says it before.
     pub(super) fn path(
         &mut self,
         key: usize,
         outside: &mut Outside<'_>,
-    ) -> Result<[u8; 6], Option<Instant>> {
-        let now = outside.now;
+    ) -> Result<(MacAddress, usize), Option<Instant>> {
+        let (now, resumed) = (outside.now, self.resumed);
         let Some(connection) = self.connections.get_mut(key) else { return Err(None) };
-        let (routes, neighbours) = (outside.routes.generation, outside.neighbours.changes());
         if let Some(path) = connection.path
-            && (path.routes, path.neighbours) == (routes, neighbours)
+            && path.changes == outside.changes()
             && now < path.until
         {
-            return Ok(path.mac);
+            return Ok((path.mac, path.mtu));
         }
         connection.path = None;
         let hop = outside.routes.next_hop(connection.ends.remote);
         let again = match hop.map(|hop| (hop, outside.neighbours.hop(hop, now))) {
             Some((_, Hop::At(mac, until))) => {
-                let neighbours = outside.neighbours.changes();
-                connection.path = Some(Path { mac, until, routes, neighbours });
+                let small = outside.paths.get(connection.ends.remote, now);
+                let most = outside.link_mtu(connection.ends.remote);
+                let (mtu, forgotten) = small.unwrap_or((most, until));
+                let (mtu, until) = (mtu.min(most), until.min(forgotten));
+                connection.path = Some(Path { mac, mtu, until, changes: outside.changes() });
                 connection.silent = None;
-                return Ok(mac);
+                return Ok((mac, mtu));
             }
             Some((hop, Hop::Asked)) => {
                 if !core::mem::replace(&mut connection.waits, true) {
@@ -174,7 +172,7 @@ impl Connections {
         if again.is_some() {
             let since = *connection.silent.get_or_insert(now);
             let opening = connection.socket().state() == State::SynSent;
-            if opening || since + LOST <= now {
+            if opening || since.max(resumed) + LOST <= now {
                 connection.socket_mut().abort();
             }
         }
@@ -186,6 +184,7 @@ impl Connections {
     /// Sees to a connection that is being closed, when it has nothing to send at present; when to look at
     /// it again.
     pub(super) fn see_off(&mut self, key: usize, now: Instant) -> Option<Instant> {
+        let resumed = self.resumed;
         let connection = self.connections.get_mut(key)?;
         let Life::Leaving { since, moved, left } = connection.life else { return None };
         let socket = connection.socket();
@@ -205,7 +204,7 @@ impl Connections {
             _ => socket.send_queue() + 1,
         };
         let moved = if left > still { now } else { moved };
-        let end = moved + if still == 0 { FAREWELL } else { STUCK };
+        let end = moved.max(resumed) + if still == 0 { FAREWELL } else { STUCK };
         connection.life = Life::Leaving { since, moved, left: still };
         if now < end {
             return Some(end);

@@ -20,6 +20,8 @@ pub(super) struct Open {
     stream: Stream,
     connection: Connection,
     secure: Option<Session>,
+    /// Since when its session has failed.
+    failed: Option<Instant>,
     stall: Duration,
     /// Something has happened to it.
     awake: bool,
@@ -36,7 +38,8 @@ impl Open {
         now: Instant,
     ) -> Open {
         let connection = Connection::new(limits, from, now);
-        Open { stream, connection, secure, stall: limits.stall, awake: true, due: now }
+        let stall = limits.stall;
+        Open { stream, connection, secure, failed: None, stall, awake: true, due: now }
     }
 
     /// Whether this is its name.
@@ -146,9 +149,17 @@ impl Open {
             // The buffers bound how often this goes round.
         }
         let stream = self.stream;
-        if let Some(refusal) = self.secure.as_ref().and_then(|session| self.failed(session)) {
-            handler.refused(refusal);
-            // What tells the client is sent.
+        if let Some(refusal) = self.secure.as_ref().and_then(|session| self.refusal(session)) {
+            if self.failed.is_none() {
+                handler.refused(refusal);
+            }
+            let end = *self.failed.get_or_insert(now) + self.stall;
+            let waits = self.secure.as_ref().is_some_and(|s| !s.outgoing().is_empty());
+            if waits && now < end && !listener.is_gone(interface, stream) {
+                // The alert that tells the client has no room yet.
+                self.due = end;
+                return true;
+            }
             self.close(listener, interface, handler, now);
             return false;
         }
@@ -237,7 +248,7 @@ impl Open {
     }
 
     /// What is told of a session that is over, if it is.
-    fn failed(&self, session: &Session) -> Option<Refusal> {
+    fn refusal(&self, session: &Session) -> Option<Refusal> {
         let (reason, advice): (_, Cow<'static, str>) = match session.failure()? {
             Failure::Slow => ("tls_timeout", "it did not end its TLS handshake in time".into()),
             Failure::Wrong(why) => (

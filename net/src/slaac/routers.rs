@@ -97,7 +97,7 @@ impl Routers {
     }
 
     /// A router that is to be asked whether it is there.
-    pub fn to_ask(&mut self, now: Instant) -> Option<Ipv6Addr> {
+    pub fn next_to_ask(&mut self, now: Instant) -> Option<Ipv6Addr> {
         if self.routers.len() < 2 {
             return None;
         }
@@ -113,7 +113,7 @@ impl Routers {
         self.choose()
     }
 
-    /// When [`Routers::expire`] or [`Routers::to_ask`] has something to do.
+    /// When [`Routers::expire`] or [`Routers::next_to_ask`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let several = self.routers.len() > 1;
         let ask = self.routers.iter().filter_map(|router| router.ask).filter(|_| several);
@@ -176,16 +176,19 @@ mod tests {
     fn silent_router_loses_to_one_that_answers() {
         let mut routers = Routers::default();
         routers.advertised(ip(1), HOUR, High, at(0));
-        assert_eq!(routers.to_ask(at(0)), None, "a single one is not asked for nothing");
+        assert_eq!(routers.next_to_ask(at(0)), None, "a single one is not asked for nothing");
         routers.advertised(ip(2), HOUR, Low, at(0));
-        assert_eq!([routers.to_ask(at(0)), routers.to_ask(at(0))], [Some(ip(1)), Some(ip(2))]);
-        assert_eq!(routers.to_ask(at(0)), None);
+        assert_eq!(
+            [routers.next_to_ask(at(0)), routers.next_to_ask(at(0))],
+            [Some(ip(1)), Some(ip(2))]
+        );
+        assert_eq!(routers.next_to_ask(at(0)), None);
         assert!(routers.heard(ip(1), false, at(3)) && routers.best() == Some(ip(2)));
         assert!(!routers.heard(ip(2), true, at(3)));
         routers.advertised(ip(1), HOUR, High, at(4));
         assert_eq!(routers.best(), Some(ip(2)), "to advertise is no answer");
         assert_eq!(routers.poll_timeout(), Some(at(63)));
-        assert_eq!(routers.to_ask(at(63)), Some(ip(1)));
+        assert_eq!(routers.next_to_ask(at(63)), Some(ip(1)));
         assert!(routers.heard(ip(1), true, at(63)) && routers.best() == Some(ip(1)));
         routers.heard(ip(1), false, at(64));
         routers.heard(ip(2), false, at(64));

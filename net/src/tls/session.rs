@@ -18,6 +18,8 @@ const INCOMING: usize = (16 << 10) + (2 << 10) + 5;
 const RECORD: usize = 4 << 10;
 /// What a record is longer than its text at most.
 const OVERHEAD: usize = 64;
+/// Records that are sent after a failure at most.
+const LAST_RECORDS: usize = 8;
 /// How long a client that says nothing more is not taken for one that stalls.
 const FRESH: Duration = Duration::from_millis(200);
 /// How long a client may take for its handshake.
@@ -268,18 +270,35 @@ impl Session {
     /// It is over. The alert that says so, if there is one, is put behind what is to be sent.
     fn fail(&mut self, why: String) {
         self.failure = Some(Failure::Wrong(why));
-        // An alert comes before all that is still to be looked at.
-        let status = self.connection.process_tls_records(&mut self.incoming);
-        if let Ok(ConnectionState::EncodeTlsData(mut alert)) = status.state {
-            append(&mut self.outgoing, |room| match alert.encode(room) {
+        // An alert comes before all that is still to be looked at, and may wait behind records that were about to be
+        // sent, as the answer to a new key.
+        let mut alerted = false;
+        for _ in 0..LAST_RECORDS {
+            if alerted {
+                break;
+            }
+            let start = self.outgoing.len();
+            let status = self.connection.process_tls_records(&mut self.incoming);
+            let Ok(ConnectionState::EncodeTlsData(mut record)) = status.state else { break };
+            append(&mut self.outgoing, |room| match record.encode(room) {
                 Ok(len) => Ok(Ok(len)),
                 Err(EncodeError::InsufficientSize(need)) => Ok(Err(need.required_size)),
                 Err(why) => Err(why.to_string()),
             });
+            alerted = self.outgoing.get(start..).is_some_and(is_alert);
         }
         self.incoming = Vec::new();
         self.text = Vec::new();
     }
+}
+
+/// Whether a record of ours is an alert: by its type, or in TLS 1.3, which hides it, by its length.
+fn is_alert(record: &[u8]) -> bool {
+    const ALERT: u8 = 21;
+    const HIDDEN: u8 = 23;
+    // Header, level and description, type, and the tag of the cipher.
+    record.first() == Some(&ALERT)
+        || record.first() == Some(&HIDDEN) && record.len() == 5 + 2 + 1 + 16
 }
 
 /// Appends to `buffer` what `encode` writes into the room that it is given: the length, or how much it needs.

@@ -318,6 +318,43 @@ fn what_is_changed_on_the_way_is_noticed() {
     }
 }
 
+/// The answer to a new key of the client's waits to be sent when something goes wrong.
+#[test]
+fn alert_behind_another_record_is_sent() {
+    let tls = server();
+    let mut now = Instant::ZERO;
+    let mut session = tls.session(now);
+    let group = NamedGroup::X25519;
+    let mut client = Client::new(&rustls::version::TLS13, 0, group, tls.pair().certificate());
+    client.talk(&mut session, &mut now, 20_000);
+    let status = client.connection.process_tls_records(&mut []);
+    let Ok(ConnectionState::WriteTraffic(traffic)) = status.state else { panic!() };
+    traffic.refresh_traffic_keys().unwrap();
+    client.poll();
+    client.say = b"question".to_vec();
+    client.poll();
+    *client.outgoing.last_mut().unwrap() ^= 1;
+    session.receive(&client.outgoing);
+    session.poll(now);
+    assert!(matches!(session.failure(), Some(Failure::Wrong(_))));
+    let (mut left, mut records) = (session.outgoing(), 0);
+    while let [_, _, _, high, low, rest @ ..] = left {
+        left = &rest[usize::from(u16::from_be_bytes([*high, *low]))..];
+        records += 1;
+    }
+    assert_eq!(records, 2, "the new key of ours, and the alert");
+    client.incoming.extend_from_slice(session.outgoing());
+    let error = loop {
+        let UnbufferedStatus { discard, state } =
+            client.connection.process_tls_records(&mut client.incoming);
+        if let Err(error) = state {
+            break error;
+        }
+        client.incoming.drain(..discard);
+    };
+    assert!(matches!(error, Error::AlertReceived(_)), "{error}");
+}
+
 #[test]
 fn a_pair_survives_and_its_parts_are_told_apart() {
     let made = pair();

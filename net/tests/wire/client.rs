@@ -69,6 +69,16 @@ pub struct Hosts {
     pub loss: Option<Box<dyn FnMut() -> bool>>,
     /// Frames that the interface's port takes in a round.
     pub room: usize,
+    /// A router stands between interface and host, with a smaller MTU towards the host.
+    pub router: Option<Router>,
+}
+
+/// What a router with a smaller MTU makes of packets that are too large for it.
+#[derive(Clone, Copy)]
+pub struct Router {
+    pub mtu: usize,
+    /// It reports them.
+    pub reports: bool,
 }
 
 impl Hosts {
@@ -79,18 +89,31 @@ impl Hosts {
         let mut cable = Cable::default();
         let config = Config::new(EthernetAddress(mac(2)).into());
         let mut stack = smoltcp::iface::Interface::new(config, &mut cable, to_smoltcp(now));
-        stack.update_ip_addrs(|list| list.push("10.0.0.2/24".parse().unwrap()).unwrap());
+        stack.update_ip_addrs(|list| {
+            list.push("10.0.0.2/24".parse().unwrap()).unwrap();
+            list.push("fd07::2/64".parse().unwrap()).unwrap();
+        });
         let sockets = SocketSet::new(Vec::new());
-        let (log, port) = (Vec::new(), 49152);
-        Hosts { now, interface, log, stack, sockets, cable, port, loss: None, room: 64 }
+        let (log, port, loss, room, router) = (Vec::new(), 49152, None, 64, None);
+        Hosts { now, interface, log, stack, sockets, cable, port, loss, room, router }
+    }
+
+    /// A socket of the host's.
+    pub fn add_socket(&mut self) -> SocketHandle {
+        let buffer = || tcp::SocketBuffer::new(vec![0; 1 << 16]);
+        self.sockets.add(tcp::Socket::new(buffer(), buffer()))
     }
 
     /// Begins a connection to `port` of the interface.
     pub fn connect(&mut self, port: u16) -> SocketHandle {
-        let buffer = || tcp::SocketBuffer::new(vec![0; 1 << 16]);
-        let handle = self.sockets.add(tcp::Socket::new(buffer(), buffer()));
+        self.connect_to(IpAddress::v4(10, 0, 0, 1), port)
+    }
+
+    /// The same, to an address of the interface's.
+    pub fn connect_to(&mut self, ip: IpAddress, port: u16) -> SocketHandle {
+        let handle = self.add_socket();
         self.port += 1;
-        let target = (IpAddress::v4(10, 0, 0, 1), port);
+        let target = (ip, port);
         let socket = self.sockets.get_mut::<tcp::Socket>(handle);
         socket.connect(self.stack.context(), target, self.port).unwrap();
         handle
@@ -111,8 +134,59 @@ impl Hosts {
         self.interface.poll(self.now);
         let mut port = Collector::new(self.room);
         self.interface.transmit(&mut port, |_| ());
-        self.cable.to_host.extend(port.frames.into_iter().filter(|_| !lost()));
+        for frame in port.frames.into_iter().filter(|_| !lost()) {
+            let router = self.router.filter(|router| frame.len() > 14 + router.mtu);
+            match router {
+                Some(router) if router.reports => {
+                    self.interface.handle_frame(&report(&frame, router.mtu), self.now);
+                }
+                Some(_) => (),
+                None => self.cable.to_host.push_back(frame),
+            }
+        }
     }
+}
+
+/// A router's report that a frame is too large.
+pub fn report(frame: &[u8], mtu: usize) -> Vec<u8> {
+    let mut report = frame[6..12].to_vec();
+    report.extend(mac(9));
+    report.extend(&frame[12..14]);
+    let packet = &frame[14..];
+    let sum = |bytes: &[u8]| -> u32 {
+        let words =
+            bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
+        words.sum()
+    };
+    let fold =
+        |sum: u32| !((sum & 0xffff) + (sum >> 16) + (((sum & 0xffff) + (sum >> 16)) >> 16)) as u16;
+    let v4 = packet[0] >> 4 == 4;
+    let quoted = &packet[..packet.len().min(if v4 { 28 } else { 1232 })];
+    let mut message = if v4 { vec![3, 4, 0, 0] } else { vec![2, 0, 0, 0] };
+    message.extend((mtu as u32).to_be_bytes());
+    message.extend(quoted);
+    let length = message.len() as u16;
+    let mut header;
+    if v4 {
+        header = vec![0x45, 0];
+        header.extend((20 + length).to_be_bytes());
+        header.extend([0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 254]);
+        header.extend(&packet[12..16]);
+        let checksum = fold(sum(&header));
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        let checksum = fold(sum(&message));
+        message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    } else {
+        header = vec![0x60, 0, 0, 0];
+        header.extend(length.to_be_bytes());
+        header.extend([58, 64, 0xfd, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe]);
+        header.extend(&packet[8..24]);
+        let checksum = fold(sum(&header[8..]) + 58 + u32::from(length) + sum(&message));
+        message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    }
+    report.extend(header);
+    report.extend(message);
+    report
 }
 
 fn to_smoltcp(now: Instant) -> smoltcp::time::Instant {

@@ -230,7 +230,7 @@ impl World {
             let (due, later) =
                 core::mem::take(&mut self.under_way).into_iter().partition(|f| f.0 <= now);
             self.under_way = later;
-            for (_, frame) in Vec::<(Instant, Vec<u8>)>::from(due) {
+            for (_, frame) in due {
                 self.interface.handle_frame(&frame, now);
             }
             self.interface.poll(now);

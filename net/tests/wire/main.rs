@@ -10,6 +10,7 @@ mod dhcp_server;
 mod http;
 mod interface;
 mod noise;
+mod path_mtu;
 mod router;
 mod segment;
 mod syslog;

@@ -277,6 +277,8 @@ fn mtu_of_a_router_limits_segments_of_ipv6_alone() {
     world.hear(&advertisement(1, 0, 1800, &[mtu(1280), prefix("fd07::", 0xc0, 9000, 9000)]));
     let limits = Limits { connections: 2, receive: 4096, transmit: 16_384 };
     let mut listener = Listener::new(&mut world.interface, segment::PORT, limits);
+    let question = [&[0xff; 6][..], &mac(9), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac(9)].concat();
+    world.hear(&[&question[..], &[10, 0, 0, 9, 0, 0, 0, 0, 0, 0, 10, 0, 0, 1]].concat());
     let v4: [IpAddr; 2] = ["10.0.0.9", "10.0.0.1"].map(|ip| ip.parse().unwrap());
     let v6: [IpAddr; 2] = ["fd07::9", "fd07::ff:fe00:1"].map(|ip| ip.parse().unwrap());
     for ([client, ours], wanted, longest) in [(v6, 1220, Some(&1280)), (v4, 1460, None)] {
@@ -294,6 +296,27 @@ fn mtu_of_a_router_limits_segments_of_ipv6_alone() {
             assert_eq!(segment::lengths(&frames(&world)).iter().max(), longest);
         }
     }
+}
+
+#[test]
+fn mtu_of_a_router_limits_segments_of_connections_that_are_open() {
+    let mut world = World::new(Addressing { slaac: true, ..fixed("10.0.0.1/24") }, false);
+    world.stations = vec![(ip("fd07::9"), 9)];
+    world.hear(&advertisement(1, 0, 1800, &[prefix("fd07::", 0xc0, 9000, 9000)]));
+    let limits = Limits { connections: 2, receive: 4096, transmit: 16_384 };
+    let mut listener = Listener::new(&mut world.interface, segment::PORT, limits);
+    let [client, ours]: [IpAddr; 2] = ["fd07::9", "fd07::ff:fe00:1"].map(|ip| ip.parse().unwrap());
+    let frames = |world: &World| world.frames.iter().map(|(_, f)| f.clone()).collect::<Vec<_>>();
+    world.hear(&segment::syn(9, client, ours));
+    let (mss, ack) = segment::handshake(&frames(&world), 9, client, ours).unwrap();
+    assert_eq!(mss, 1440);
+    world.hear(&ack);
+    let stream = listener.accept(&mut world.interface, world.now).unwrap();
+    world.hear(&advertisement(1, 0, 1800, &[mtu(1280)]));
+    world.frames.clear();
+    listener.write(&mut world.interface, stream, &[7; 6000]).unwrap();
+    world.run(Duration::from_millis(10));
+    assert_eq!(segment::lengths(&frames(&world)).iter().max(), Some(&1280));
 }
 
 #[test]

@@ -73,6 +73,8 @@ use wire::message::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej};
 
 /// Messages that wait to be sent; answers that need no connection get at most half of it.
 const OUTBOX: usize = 256;
+/// Peers with a small path MTU that are remembered.
+const SMALL_PATHS: usize = 256;
 
 /// Time that a REQ, REP or DREQ has to be answered in (code), and how often it is repeated.
 const RESPONSE_TIMEOUT: u8 = 20;
@@ -191,6 +193,8 @@ pub struct Cm {
     /// How many those are.
     waiting: usize,
     neighbours: Neighbours,
+    /// Peers to which only smaller packets pass than the port sends, and until when that holds; the oldest first.
+    small_paths: VecDeque<(IpAddr, PathMtu, Instant)>,
 }
 
 impl Cm {
@@ -207,6 +211,7 @@ impl Cm {
             outboxes: Vec::new(),
             waiting: 0,
             neighbours: Neighbours::default(),
+            small_paths: VecDeque::new(),
         }
     }
 
@@ -348,6 +353,28 @@ impl Cm {
     /// by [`Manager::learn_neighbour`] or [`Manager::lose_neighbour`].
     pub fn next_wanted(&mut self) -> Option<(usize, IpAddr)> {
         self.neighbours.next_wanted()
+    }
+
+    /// Tells that only packets of `mtu` bytes and less pass to `ip` (layer 3), until then. Connections that are made
+    /// from now on keep to it.
+    pub fn limit_path(&mut self, ip: IpAddr, mtu: usize, until: Instant) {
+        self.small_paths.retain(|(other, ..)| *other != ip);
+        if self.small_paths.len() == SMALL_PATHS {
+            self.small_paths.pop_front();
+        }
+        let mtu = PathMtu::for_ethernet(mtu).unwrap_or(PathMtu::Mtu256);
+        self.small_paths.push_back((ip, mtu, until));
+    }
+
+    /// The largest path MTU that passes to `ip`, of those up to `most`.
+    fn path_mtu_to(&self, ip: IpAddr, most: PathMtu) -> PathMtu {
+        let known = self.small_paths.iter().find(|(other, ..)| *other == ip);
+        known.map_or(most, |(_, mtu, _)| most.min(*mtu))
+    }
+
+    /// Forgets which paths are small when that does not hold any more.
+    fn forget_paths(&mut self, now: Instant) {
+        self.small_paths.retain(|(.., until)| now < *until);
     }
 
     /// Whether there is any.

@@ -104,6 +104,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             hop_limit: 64,
         };
         let from = From { place, back };
+        self.cm().forget_paths(now);
         match message {
             Message::Req(req) => self.handle_req(&req, transaction, &from),
             Message::Rep(rep) => self.handle_rep(&rep, transaction, &from),
@@ -191,7 +192,17 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                 "the addresses that the client says are not those of its frame and of this port"
                     .into(),
             ),
-            INVALID_MTU => ("wrong_mtu", "the client's path MTU is larger than this port's".into()),
+            INVALID_MTU => {
+                let most = self.over.path_mtu(from.place);
+                let passes = self.cm_ref().path_mtu_to(from.back.remote, most);
+                let asked = PathMtu::from_code(req.path_mtu).map_or(0, PathMtu::bytes);
+                let what = if passes < most { "the path to it" } else { "this port" };
+                let passes = passes.bytes();
+                let advice = format!(
+                    "the client wants packets of {asked} bytes, and {what} takes {passes}: lower the client's MTU"
+                );
+                ("wrong_mtu", advice.into())
+            }
             _ => ("not_rdma_cm", "not a request of the RDMA IP connection manager".into()),
         };
         let asked = match ip_cm::tcp_port(req.service_id) {
@@ -291,8 +302,11 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             return Err(RejectReason::INVALID_GID);
         }
         match PathMtu::from_code(req.path_mtu) {
-            Some(mtu) if mtu <= self.over.path_mtu(from.place) => Ok((ip, port, mtu)),
-            _ => Err(INVALID_MTU),
+            Some(mtu) if mtu > self.over.path_mtu(from.place) => Err(INVALID_MTU),
+            // Its large packets would be lost, and ours: better no connection than one that stands still.
+            Some(mtu) if mtu > self.cm_ref().path_mtu_to(back.remote, mtu) => Err(INVALID_MTU),
+            Some(mtu) => Ok((ip, port, mtu)),
+            None => Err(INVALID_MTU),
         }
     }
 

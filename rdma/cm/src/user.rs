@@ -67,7 +67,8 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             traffic_class: 0,
             hop_limit: 64,
         };
-        let path_mtu = self.over.path_mtu(port);
+        self.cm().forget_paths(now);
+        let path_mtu = self.cm_ref().path_mtu_to(to.ip(), self.over.path_mtu(port));
         let transaction = self.cm().next_transaction();
         let interval = time(RESPONSE_TIMEOUT) + 2 * time(PACKET_LIFE_TIME);
         let made = self.cm().table.insert(|id, wire_id| Connection {

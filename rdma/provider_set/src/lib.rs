@@ -164,6 +164,11 @@ impl ProviderSet {
         self.roce.next_stranger().or_else(|| self.next_stranger_of_cards())
     }
 
+    /// Tells that only packets of `mtu` bytes and less pass to `ip` (layer 3), until then.
+    pub fn limit_path(&mut self, ip: IpAddr, mtu: usize, until: Instant) {
+        self.roce.limit_path(ip, mtu, until);
+    }
+
     /// Disconnects every connection of the network in order.
     pub fn disconnect_all(&mut self, now: Instant) {
         self.roce.disconnect_all(now);

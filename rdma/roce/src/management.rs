@@ -130,6 +130,11 @@ impl Roce {
         self.cm.ask_for(port, host, now);
     }
 
+    /// Tells that only packets of `mtu` bytes and less pass to `ip` (layer 3), until then.
+    pub fn limit_path(&mut self, ip: IpAddr, mtu: usize, until: Instant) {
+        self.cm.limit_path(ip, mtu, until);
+    }
+
     /// Whether the connection manager has messages to send.
     #[inline]
     pub(super) fn has_mads(&self) -> bool {

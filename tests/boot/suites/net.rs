@@ -441,6 +441,73 @@ fn the_log_reaches_a_syslog_server() -> Result<()> {
 }
 
 /// The appliance at 10.9.0.1 and fd09::1, and a peer that knows it.
+/// An echo request of the peer's with 32 bytes of data, in a frame with these tags; or its part from `from` to `to`.
+fn echo_request(tags: &[u16], from: usize, to: usize) -> Vec<u8> {
+    let sum = |bytes: &[u8]| {
+        let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+        let sum: u32 = words.sum();
+        (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
+    };
+    let mut message = [&[8, 0, 0, 0, 0x77, 0x77, 0, 1][..], &[0xa5; 32]].concat();
+    let checksum = sum(&message);
+    message[2..4].copy_from_slice(&checksum);
+    let place = (from / 8) as u16 | u16::from(to < message.len()) << 13;
+    let mut header = vec![0x45, 0];
+    header.extend((20 + (to - from) as u16).to_be_bytes());
+    header.extend([0x12, 0x34]);
+    header.extend(place.to_be_bytes());
+    header.extend([64, 1, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1]);
+    let checksum = sum(&header);
+    header[10..12].copy_from_slice(&checksum);
+    let mut frame = [&APPLIANCE_MAC[..], &[2, 0, 0, 0, 0, 2]].concat();
+    for tag in tags {
+        frame.extend([0x81, 0]);
+        frame.extend(tag.to_be_bytes());
+    }
+    frame.extend([8, 0]);
+    [frame, header, message[from..to].to_vec()].concat()
+}
+
+/// Whether an echo reply comes within half a second.
+fn is_answered(peer: &mut Peer) -> Result<bool> {
+    let mut answered = false;
+    while let Some(frame) = peer.receive_frame(Duration::from_millis(500))? {
+        answered |= frame.get(12..14) == Some(&[8, 0]) && frame.get(34..36) == Some(&[0, 0]);
+    }
+    Ok(answered)
+}
+
+#[test]
+fn priority_tags_are_taken_and_vlans_are_not() -> Result<()> {
+    let (_vm, mut peer) = pair("")?;
+    for (tags, wanted) in
+        [(&[][..], true), (&[0x6000], true), (&[5], false), (&[0x6005], false), (&[0, 0], false)]
+    {
+        peer.send_frame(&echo_request(tags, 0, 40))?;
+        ensure!(is_answered(&mut peer)? == wanted, "tags {tags:x?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn fragments_are_put_together_unless_they_overlap() -> Result<()> {
+    let (_vm, mut peer) = pair("")?;
+    for (pieces, wanted) in [
+        (&[(0, 16), (16, 40)][..], true),
+        (&[(24, 40), (0, 24)], true),
+        (&[(0, 24), (16, 40)], false),
+        (&[(0, 24)], false),
+    ] {
+        for &(from, to) in pieces {
+            peer.send_frame(&echo_request(&[], from, to))?;
+        }
+        ensure!(is_answered(&mut peer)? == wanted, "pieces {pieces:?}");
+        // What is left of it is forgotten.
+        std::thread::sleep(Duration::from_secs(6));
+    }
+    Ok(())
+}
+
 fn pair(append: &str) -> Result<(Vm, Peer)> {
     let mut peer = Peer::new(&["10.9.0.2/24", "fd09::2/64"])?;
     let addresses = format!("isthmus.net.0.address={APPLIANCE}/24,{APPLIANCE_6}/64");

@@ -155,3 +155,32 @@ fn servers_learn_the_address_and_silence_ends() -> Result<()> {
         Ok(())
     })
 }
+
+/// A router between client and gateway takes smaller packets towards the client than both ends believe, whose SYNs say
+/// 1460: first with ICMP, then without.
+#[test]
+fn large_answers_pass_a_router_with_a_smaller_mtu() -> Result<()> {
+    for icmp in [true, false] {
+        let words = format!("{RULES} isthmus.net.0.gateway=10.0.0.2");
+        let mut site = Site::boot(1500, &words)?;
+        prepare(&mut site.client)?;
+        serve(&mut site.client, 7777, "")?;
+        // Without ICMP: what is longer than the other end of a veth takes is dropped.
+        let (router, client) = if icmp { (1400, 1500) } else { (1500, 1400) };
+        // The client's own packets are small: what it says of its MSS is not.
+        site.client.sh(&format!(
+            "mkdir -p /var/run/netns && modprobe veth && ethtool -K eth0 gro off && \
+             ip netns add far && ip link add vr type veth peer name vc netns far && \
+             ip addr add 10.7.0.1/24 dev vr && ip link set vr mtu {router} up && \
+             echo 1 > /proc/sys/net/ipv4/ip_forward && ip -n far addr add 10.7.0.2/24 dev vc && \
+             ip -n far link set vc mtu {client} up && \
+             ip -n far route add default via 10.7.0.1 mtu lock 1400 advmss 1460"
+        ))?;
+        let command = "ip netns exec far timeout 30 smc echo 10.0.0.1 7000 300000 1 1 tcp";
+        let said = site.client.sh(command)?;
+        ensure!(said.trim() == "fine", "ICMP: {icmp}: {said}");
+        let log = site.gateway.run("show log")?.text;
+        ensure!(log.contains("bytes pass to 10.7.0.2"), "ICMP: {icmp}: {log}");
+    }
+    Ok(())
+}

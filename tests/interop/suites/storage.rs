@@ -295,3 +295,21 @@ fn sessions_share_memory() -> Result<()> {
     }
     Ok(())
 }
+
+/// The appliance and the client are on VLAN 5. Soft-RoCE belongs to the card, and finds the VLAN by the address.
+#[test]
+fn client_on_a_vlan_maps_and_verifies() -> Result<()> {
+    Site::tell(1500, "isthmus.net.0.vlan=5", |site| {
+        let client = &mut site.client;
+        ensure!(client.sh("ping -c 1 -W 2 10.0.0.1").is_err(), "answered without the tag");
+        client.sh("modprobe 8021q && ip addr flush dev eth0 && \
+             ip link add link eth0 name eth0.5 type vlan id 5 && \
+             ip addr add 10.0.0.2/24 dev eth0.5 && ip link set eth0.5 up")?;
+        // Small, as large as a frame takes, and in fragments.
+        for size in [56, 1472, 4000] {
+            client.sh(&format!("ping -c 3 -W 2 -s {size} 10.0.0.1"))?;
+        }
+        storage::map_ram0(client)?;
+        storage::fio_verifies(client, 16, 32)
+    })
+}

@@ -2,10 +2,13 @@
 
 use super::{Place, Relay, Relayed, World, messages};
 use crate::transport::Reason;
+use core::time::Duration;
 use drivers::hal::Instant;
 use smcr::acceptor::Acceptor;
 use verbs::Provider;
 
+/// How long what came while the machine stood still may take to be read.
+const GRACE: Duration = Duration::from_secs(1);
 /// Connections whose timers run before others have their turn.
 const DUE: usize = 64;
 
@@ -39,8 +42,12 @@ impl Relay {
             let Some(key) = self.timers.take_due(now) else { break };
             let Some(relayed) = self.relayed.get(key) else { continue };
             let Some(deadline) = self.deadline(relayed) else { continue };
+            let stood = deadline.standstill(now);
             if now < deadline {
                 self.timers.put(key, deadline);
+            } else if !stood.is_zero() {
+                // The machine stood still: what came meanwhile was not read.
+                self.forgive_standstill(key, stood, now);
             } else if self.is_half_closed(key) {
                 self.end(key, false, world);
             } else if relayed.open {
@@ -50,6 +57,14 @@ impl Relay {
                 self.dial_another(key, world);
             }
         }
+    }
+
+    /// Leaves the time out of account in which the machine stood still.
+    #[cold]
+    fn forgive_standstill(&mut self, key: usize, stood: Duration, now: Instant) {
+        let Some(relayed) = self.relayed.get_mut(key) else { return };
+        relayed.since = relayed.since + stood + GRACE;
+        self.timers.put(key, now + GRACE);
     }
 
     /// When patience with a connection ends. That with a handshake is the engine's: Linux declines after

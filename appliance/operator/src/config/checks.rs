@@ -13,7 +13,7 @@ use super::item::Item as _;
 use super::origin::Problem;
 use super::schema::{Config, Export, Net};
 use super::tree::Node;
-use super::values::{Name, Pem, PrivateKey, Size, same_subnet};
+use super::values::{Name, Pem, PrivateKey, RoceBy, Size, same_subnet};
 use core::net::IpAddr;
 use net::tls::PairError;
 use report::Report;
@@ -77,6 +77,10 @@ fn check_net(i: usize, net: &Net, earlier: &[Net], report: &mut Report<'_>) {
     if has_v6 && net.mtu.is_some_and(|mtu| mtu < 1280) {
         let reason = "too small for IPv6".into();
         report.add(format!("net.{i}.mtu"), reason, "1280 to 9216 with an IPv6 address");
+    }
+    if net.vlan.is_some() && net.roce == Some(RoceBy::Hardware) {
+        let reason = "on a VLAN software does RoCE".into();
+        report.add(format!("net.{i}.roce"), reason, "\"software\" with `vlan`");
     }
     check_gateways(i, net, report);
 }

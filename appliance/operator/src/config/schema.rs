@@ -189,6 +189,8 @@ section! {
         gateway: Vec<IpAddr> => AtOnce;
         /// Largest packet in bytes; without it, what the device offers.
         mtu: Option<u16> [68, 9216];
+        /// The VLAN that it is on: its frames have that tag. Without it they have none.
+        vlan: Option<u16> [1, 4094];
         /// Number of the core whose loop takes its frames, or of several that share them; 0, the first, without it.
         core: Cores [0, 63];
         /// What does RoCE there; without it the card if it can, else the appliance.

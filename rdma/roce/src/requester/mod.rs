@@ -357,6 +357,13 @@ impl Requester {
         Outcome::Taken
     }
 
+    /// Leaves the time out of account in which the machine stood still: the peer could not be heard then.
+    fn forgive_standstill(&mut self, now: Instant) {
+        if let Some(deadline) = self.deadline() {
+            self.stalled_since = self.stalled_since + deadline.standstill(now);
+        }
+    }
+
     /// Whether the peer has acknowledged nothing for too long.
     fn is_stalled(&self, now: Instant) -> bool {
         now.since(self.stalled_since) >= MAX_STALL
@@ -394,6 +401,7 @@ impl Requester {
                 if !self.acknowledge(psn, identity, env) {
                     return self.lost(env);
                 }
+                self.forgive_standstill(env.now);
                 if self.rnr_left == 0 || self.is_stalled(env.now) {
                     return Outcome::Failed(Status::RnrRetryExceeded);
                 }
@@ -509,8 +517,11 @@ impl Requester {
 
     /// Runs what has expired.
     pub fn handle_timeout(&mut self, env: &mut Env<'_>) -> Outcome {
+        self.forgive_standstill(env.now);
         if self.pause_until.is_some_and(|until| until <= env.now) {
             self.pause_until = None;
+            // From now on, not from when it is sent: a standstill before that would not be noticed.
+            self.arm(env.now);
         }
         if self.ack_share.is_due(env.now) {
             self.ask_again();

@@ -182,6 +182,41 @@ fn a_dead_peer_is_noticed() {
     assert!((8 * 536 + 502..8 * 538 + 505).contains(&waited), "{waited} ms");
 }
 
+/// The machine stands still for more than a minute, or for hours, while a request waits for its ACK, or for a peer
+/// that has no receive posted.
+#[test]
+fn standstill_ends_no_connection_with_a_peer_that_answers() {
+    for (busy, seconds) in [(false, 75), (false, 7200), (true, 75), (true, 7200)] {
+        let mut pair = Pair::new(5, 1500, false);
+        pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+        let into = pair.nodes[1].arena.alloc(64, 64).unwrap();
+        let receive = |pair: &mut Pair| {
+            let b = &mut pair.nodes[1];
+            b.roce.post_recv(b.qp, &RecvRequest { id: 1, into: &[into] }).unwrap();
+        };
+        if !busy {
+            receive(&mut pair);
+            pair.network.mute(1, true);
+        }
+        let a = &mut pair.nodes[0];
+        let payload = Payload::Inline(b"heard?");
+        let operation = SendOperation::Send { payload, with: SendWith::Nothing };
+        a.roce.post_send(a.qp, &request(1, operation)).unwrap();
+        assert!(!pair.run(Duration::from_millis(700), |_| false));
+        pair.network.mute(1, false);
+        pair.network.now = pair.network.now + Duration::from_secs(seconds);
+        if busy {
+            assert!(!pair.run(Duration::from_secs(2), |_| false));
+            receive(&mut pair);
+        }
+        let arrived = |pair: &mut Pair| !pair.nodes[1].completions().is_empty();
+        assert!(pair.run(Duration::from_secs(5), arrived), "busy: {busy}, {seconds} s");
+        assert!(!pair.run(Duration::from_secs(1), |_| false));
+        let got: Vec<Status> = pair.nodes[0].completions().iter().map(|c| c.status).collect();
+        assert_eq!(got, [Status::Success], "busy: {busy}");
+    }
+}
+
 /// A requester that never repeats, as Linux's soft-RoCE had better not: when the ACK of its last request
 /// is lost it is told again, twice, so that one of them may be lost too.
 #[test]

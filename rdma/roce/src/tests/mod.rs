@@ -15,6 +15,7 @@ mod refusals;
 mod room;
 mod scale;
 mod shared_acks;
+mod small_paths;
 mod transport;
 mod wire;
 mod wrap;

@@ -1,5 +1,6 @@
 //! Frames: Ethernet, then IPv4 or IPv6 and UDP (RoCEv2, annex A17), or a GRH (RoCEv1, annex A16).
-//! VLAN tags, IPv4 options, fragments and IPv6 extension headers are not RoCE.
+//! One VLAN tag may stand before the network header; whether it is one of ours, the loop has looked before. IPv4
+//! options, fragments and IPv6 extension headers are not RoCE.
 
 use super::{Error, bytes, get16};
 pub use ::cm::wire::Gid;
@@ -19,6 +20,7 @@ pub const MAX_LEN: usize = ETHERNET_LEN + 48;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_ROCE_V1: u16 = 0x8915;
+const ETHERTYPE_VLAN: u16 = 0x8100;
 const PROTOCOL_UDP: u8 = 17;
 const NEXT_HEADER_IBA: u8 = 0x1b;
 
@@ -76,6 +78,22 @@ impl<'a> Frame<'a> {
     pub fn parse(frame: &'a [u8]) -> Result<Self, Error> {
         let (ethernet, rest) = frame.split_first_chunk().ok_or(Error::Truncated)?;
         match get16(ethernet, 12)? {
+            ETHERTYPE_VLAN => {
+                let (tag, rest) = rest.split_first_chunk::<4>().ok_or(Error::Truncated)?;
+                Self::parse_network(get16(tag, 2)?, ethernet, rest)
+            }
+            kind => Self::parse_network(kind, ethernet, rest),
+        }
+    }
+
+    /// Takes apart what stands behind the Ethernet header, and the tag if there is one.
+    #[inline]
+    fn parse_network(
+        kind: u16,
+        ethernet: &'a [u8; ETHERNET_LEN],
+        rest: &'a [u8],
+    ) -> Result<Self, Error> {
+        match kind {
             ETHERTYPE_IPV4 => Self::parse_ipv4(ethernet, rest),
             ETHERTYPE_IPV6 => Self::parse_ipv6(ethernet, rest),
             ETHERTYPE_ROCE_V1 => Self::parse_grh(ethernet, rest),
@@ -399,6 +417,15 @@ mod tests {
             prop_assert_eq!(parsed.destination_mac(), [2, 0, 0, 0, 0, 9]);
             prop_assert_eq!(parsed.source_mac(), [2, 0, 0, 0, 0, 8]);
             prop_assert_eq!(parsed.gid_type(), gid_type);
+            let (transport, source) = (parsed.transport().to_vec(), parsed.source());
+            let mut tagged = frame.clone();
+            tagged.splice(12..12, [0x81, 0, 0x60, 0]);
+            let parsed = Frame::parse(&tagged).unwrap();
+            prop_assert_eq!(parsed.transport(), transport);
+            prop_assert_eq!((parsed.source(), parsed.source_mac()), (source, [2, 0, 0, 0, 0, 8]));
+            // A second one.
+            tagged.splice(12..12, [0x81, 0, 0, 0]);
+            prop_assert_eq!(Frame::parse(&tagged).unwrap_err(), Error::NotRoce);
         }
 
         #[test]

@@ -84,15 +84,17 @@ impl Client {
         if path.in_flight == 0 || ctx.now < self.probe_deadline(path) {
             return Ok(());
         }
+        // Where the machine stood still meanwhile, the answer may be lost: it is asked again.
+        let stood = !self.probe_deadline(path).standstill(ctx.now).is_zero();
         let other = self.paths.iter().any(|(other, path)| {
             other != key && path.state == PathState::Connected && path.probed.is_none()
         });
-        if path.probed.is_some() && other {
+        if path.probed.is_some() && other && !stood {
             return Err(DownReason::Silence);
         }
         let path = &mut self.paths[key];
         let first = path.probed.replace(ctx.now).is_none();
-        if first {
+        if first || stood {
             path.heartbeat.ask(ctx.now);
             return self.send_heartbeat(key, ctx);
         }

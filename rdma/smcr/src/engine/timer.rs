@@ -78,7 +78,12 @@ impl Engine {
         }
         let socket = &self.sockets[key];
         if let Some(linger) = socket.linger {
-            if linger <= ctx.now {
+            if !linger.standstill(ctx.now).is_zero() {
+                // The peer may take the rest yet.
+                let linger = ctx.now + self.config.linger;
+                self.sockets[key].linger = Some(linger);
+                self.arm_socket(key, linger);
+            } else if linger <= ctx.now {
                 self.sockets[key].linger = None;
                 self.abort_socket(key, ctx);
             } else {
@@ -222,7 +227,11 @@ impl Engine {
             Some(deadline) => {
                 link.test = None;
                 if link.heard + self.config.llc_wait <= deadline {
-                    return self.link_failed(group, at, ctx);
+                    // Where the machine stood still meanwhile, the answer may be lost: it is asked again.
+                    return match deadline.standstill(ctx.now).is_zero() {
+                        true => self.link_failed(group, at, ctx),
+                        false => self.test_link(group, at, ctx),
+                    };
                 }
                 let next = link.heard + test_link;
                 self.arm_group(group, next);

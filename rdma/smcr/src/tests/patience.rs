@@ -17,6 +17,7 @@ in_both_versions! {
     an_answer_that_is_late_is_one
     a_mute_link_is_waited_for
     a_silent_link_is_tested
+    standstill_ends_no_link_with_a_peer_that_answers
     an_unused_group_ends_in_order
     a_link_that_is_not_confirmed_is_given_up
     the_end_of_a_machine_is_no_order
@@ -192,6 +193,29 @@ fn a_silent_link_is_tested(version: u8) {
     assert!(w.run(60 * SECOND, |w| w.was_told(0, ids[0], Ready::ABORTED)));
     let took = w.network.now.since(muted);
     assert!((30 * SECOND..33 * SECOND).contains(&took), "{took:?} {:?}", muted.since(begun));
+}
+
+/// The machine stands still when it has just asked, and the answer is lost.
+fn standstill_ends_no_link_with_a_peer_that_answers(version: u8) {
+    for seconds in [10, 75, 7200] {
+        netsim::label!(version, seconds);
+        let mut w = world(version, false);
+        let ids = w.established();
+        w.listen();
+        let asks = |w: &mut World| {
+            let heard = w.llc_heard();
+            heard.iter().any(|(_, llc)| !llc.response && matches!(llc.body, Body::TestLink { .. }))
+        };
+        assert!(w.run(60 * SECOND, asks));
+        w.mute(true);
+        w.wait(SECOND / 2);
+        w.mute(false);
+        w.network.now = w.network.now + Duration::from_secs(seconds);
+        w.wait(10 * SECOND);
+        assert!((0..2).all(|n| !w.was_told(n, ids[n], Ready::ABORTED)));
+        w.transfer(1, ids, &pattern(100, 1), 100);
+        w.transfer(0, ids, &pattern(100, 2), 100);
+    }
 }
 
 fn ended(w: &mut World) -> Vec<(usize, bool, DeleteReason)> {

@@ -233,7 +233,7 @@ impl Volume for Mirror {
         // What one of them cannot do would not be done to both.
         let offered = Features::DISCARD | Features::WRITE_ZEROES;
         let common = known.clone().map(|shape| shape.features).reduce(|all, other| all & other);
-        geometry.features = common.unwrap_or(Features::empty()) & offered - self.refused;
+        geometry.features = common.unwrap_or(Features::empty()) & (offered - self.refused);
         let can = |feature| geometry.features.contains(feature);
         let (discards, zeroes) = (can(Features::DISCARD), can(Features::WRITE_ZEROES));
         let least = |sectors: fn(&Geometry) -> u32| known.clone().map(sectors).min().unwrap_or(0);
