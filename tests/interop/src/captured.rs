@@ -30,8 +30,8 @@ pub fn download(server: SocketAddr) -> Result<Vec<u8>> {
     let mut connection = TcpStream::connect_timeout(&server, limit)?;
     connection.set_read_timeout(Some(limit))?;
     // HTTP/1.0: the end of the file is the end of the connection.
-    let login = format!("Authorization: Bearer {TOKEN}\r\n");
-    connection.write_all(format!("GET /capture.pcapng HTTP/1.0\r\n{login}\r\n").as_bytes())?;
+    let head = format!("Host: {server}\r\nAuthorization: Bearer {TOKEN}\r\n");
+    connection.write_all(format!("GET /capture.pcapng HTTP/1.0\r\n{head}\r\n").as_bytes())?;
     let mut answer = Vec::new();
     connection.read_to_end(&mut answer)?;
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("no HTTP answer")?;

@@ -138,7 +138,7 @@ impl Nest {
 fn bundle(directory: &Path) -> Result<PathBuf> {
     let image = std::env::var_os("ISTHMUS_IMAGE");
     let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test passthrough")?;
-    std::fs::copy(workspace::target().join("host/launch"), directory.join("isthmus"))?;
+    std::fs::copy(launch::full::in_tests()?, directory.join("isthmus"))?;
     std::fs::copy(image, directory.join("isthmus.elf"))?;
     let archive = directory.join("bundle.tar");
     let mut tar = Command::new("tar");

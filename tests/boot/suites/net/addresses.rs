@@ -121,7 +121,8 @@ impl Wire {
                 }
             }
         }
-        anyhow::bail!("no SYN-ACK from {to}")
+        let frames: Vec<String> = self.frames.iter().map(|frame| format!("{frame:02x?}")).collect();
+        anyhow::bail!("no SYN-ACK from {to}, but:\n{}", frames.join("\n"))
     }
 }
 
