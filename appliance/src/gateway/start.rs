@@ -22,7 +22,7 @@ use super::smc::Smc;
 use super::state::State;
 use super::storage::Storage;
 use super::syslog::Syslog;
-use super::tagged_port::TaggedPort;
+use super::tagged_port;
 use super::tls;
 use super::udp_engines::UdpEngines;
 use super::upgrade::Upgrade;
@@ -37,7 +37,6 @@ use crate::loops::Pace;
 use crate::machine::{CrashPlace, Machine, SpareCore, Watchdog};
 use crate::randomness::{EntropySources, Randomness};
 use core::time::Duration;
-use drivers::device::OpenedPort;
 use drivers::hal::{Clock, CrashWriter, Features, HashKey, Hold, Instant, Platform, Port};
 use drivers::inventory::Inventory;
 use drivers::registry::Class;
@@ -205,13 +204,7 @@ impl Gateway {
                     let mut found = Found { config, arena: platform.arena(), rng: &mut *rng };
                     let (place, name) = (loops.own.len(), format!("net{index}"));
                     let driver = device.driver();
-                    let port = match net.vlan {
-                        Some(vid) => {
-                            log::info!("{name}: VLAN {vid}");
-                            OpenedPort::Plain(Box::new(TaggedPort::new(port.plain(), vid)))
-                        }
-                        None => port,
-                    };
+                    let port = tagged_port::on_vlan(port, net.vlan, &name);
                     let slot = match cards.look(port, place, &name, &net, &mut found) {
                         Looked::Free(port) => {
                             let mut split = |port: &mut dyn Port, more: usize| {

@@ -1,6 +1,7 @@
 //! A port whose frames leave with the tag of a VLAN. Those that arrive keep theirs: the plane looks at it
 //! (`receive.rs`). All drivers take frames of their MTU with one tag, so that the MTU stays what it is.
 
+use drivers::device::OpenedPort;
 use drivers::hal::{
     Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
     TransmitError, TransmitProgress,
@@ -9,6 +10,13 @@ use net::vlan;
 
 /// Bytes of the longest header, for an MTU.
 const OVERHEAD: usize = 18;
+
+/// The port of the interface `name`, on the VLAN of the configuration if there is one.
+pub(super) fn on_vlan(port: OpenedPort, vid: Option<u16>, name: &str) -> OpenedPort {
+    let Some(vid) = vid else { return port };
+    log::info!("{name}: VLAN {vid}");
+    OpenedPort::Plain(Box::new(TaggedPort::new(port.plain(), vid)))
+}
 
 /// A port on a VLAN.
 pub(super) struct TaggedPort {

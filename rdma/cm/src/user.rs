@@ -48,8 +48,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             .copy_from_slice(private_data);
         let port = self.over.port_of(from).filter(|_| from.is_ipv4() == to.is_ipv4());
         let port = port.ok_or(VerbsError::Invalid)?;
-        let way = self.cm().neighbours.get((port, to.ip()));
-        let remote_mac = way.ok_or(VerbsError::Unreachable)?.mac;
+        let way = self.cm().neighbours.get((port, to.ip())).ok_or(VerbsError::Unreachable)?;
         if self.cm().is_choked() {
             return Err(VerbsError::NoRoom);
         }
@@ -62,7 +61,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             local: from,
             remote: to.ip(),
             gid_type: GidType::RoceV2,
-            remote_mac,
+            remote_mac: way.mac,
             source_port: source_port(1, 1),
             traffic_class: 0,
             hop_limit: 64,

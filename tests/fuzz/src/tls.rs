@@ -126,7 +126,7 @@ pub fn corpus() -> Vec<Vec<u8>> {
     let finished = record(22, &[5; 40]);
     let split: Vec<Vec<u8>> = hello(true).chunks(40).map(|part| record(22, part)).collect();
     vec![
-        pieces(&[new.clone()]),
+        pieces(std::slice::from_ref(&new)),
         pieces(&[new.clone(), change.clone(), record(23, &[6; 69]), record(23, &[1; 400])]),
         pieces(&[old.clone(), exchange.clone(), change.clone(), finished.clone()]),
         pieces(&[old, record(21, &[2, 40])]),

@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(told(&all, "safe", &[]), ["volume ram0 is still exported to everybody as ram0"]);
         // Gone, it leaves the same open.
         assert_eq!(told(&all[..1], "safe", &[]).len(), 1);
-        assert!(told(&[safe.clone()], "safe", &[]).is_empty());
+        assert!(told(std::slice::from_ref(&safe), "safe", &[]).is_empty());
         // Nobody is misled by one that is open itself.
         assert!(told(&all, "ram0", &[]).is_empty());
         let some = [export("b", "ram0", &["10.0.0.3"]), safe];

@@ -16,6 +16,27 @@ fn mistake_in_a_secret_does_not_show_it() {
 }
 
 #[test]
+fn vlan_that_cannot_be_is_refused() {
+    for (text, expected) in [
+        (
+            "[[net]]\nvlan = 4095",
+            "line 2: net.0.vlan: 4095 is out of range; accepted: a whole number from 1 to 4094",
+        ),
+        (
+            "[[net]]\nvlan = 5\nroce = \"hardware\"",
+            "line 3: net.0.roce: on a VLAN software does RoCE; accepted: \"software\" with `vlan`",
+        ),
+        (
+            "[[net]]\nvlan = 0",
+            "line 2: net.0.vlan: 0 is out of range; accepted: a whole number from 1 to 4094",
+        ),
+    ] {
+        let problems = check(text.as_bytes()).unwrap_err();
+        assert_eq!(problems[0].to_string(), expected);
+    }
+}
+
+#[test]
 fn rule_whose_server_is_the_appliance_is_refused_by_check_and_set_but_boots() {
     let text = |backend: &str| {
         format!(

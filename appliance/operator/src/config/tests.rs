@@ -32,18 +32,6 @@ fn mistakes_are_told_with_line_reason_and_what_is_accepted() {
                               device, index, mac, address, gateway, mtu, vlan, core, roce, pnetid",
         ),
         (
-            "[[net]]\nvlan = 4095",
-            "line 2: net.0.vlan: 4095 is out of range; accepted: a whole number from 1 to 4094",
-        ),
-        (
-            "[[net]]\nvlan = 5\nroce = \"hardware\"",
-            "line 3: net.0.roce: on a VLAN software does RoCE; accepted: \"software\" with `vlan`",
-        ),
-        (
-            "[[net]]\nvlan = 0",
-            "line 2: net.0.vlan: 0 is out of range; accepted: a whole number from 1 to 4094",
-        ),
-        (
             "[[net]]\nmtu = 20000",
             "line 2: net.0.mtu: 20000 is out of range; accepted: a whole \
                                  number from 68 to 9216",

@@ -16,6 +16,9 @@ const ADDRESS: [u8; 4] = [10, 7, 0, 50];
 const ROUTER: &str = "fe80::1";
 const OWN: &str = "fd07::5054:ff:fe12:3456";
 
+/// Clients over IPv6, all at the station.
+const NEIGHBOURS: [&str; 2] = ["fd07::8", "fd07::9"];
+
 const DISCOVER: u8 = 1;
 const OFFER: u8 = 2;
 const REQUEST: u8 = 3;
@@ -87,6 +90,15 @@ impl Wire {
                 let sender = frame[28..32].try_into()?;
                 self.peer.send_frame(&arp_reply(target, sender))?;
             }
+            if let Some(target) = solicited(&frame)
+                && NEIGHBOURS.contains(&target.to_string().as_str())
+            {
+                let asker = Ipv6Addr::from(*frame[22..].first_chunk().context("short")?);
+                let mut claim = [&[136, 0, 0, 0, 0x60, 0, 0, 0][..], &target.octets()].concat();
+                claim.extend([&[2, 1][..], &STATION].concat());
+                let answer = icmpv6(&target.to_string(), &asker.to_string(), OURS, &claim)?;
+                self.peer.send_frame(&answer)?;
+            }
             if let Some(bytes) =
                 frame.get(42..).filter(|_| frame[12..14] == [8, 0] && frame[36..38] == [0, 67])
             {
@@ -113,7 +125,7 @@ impl Wire {
             self.listen(Duration::from_millis(500))?;
             for frame in &self.frames {
                 let header = if frame[12..14] == [8, 0] { 34 } else { 54 };
-                let is_answer = frame.len() > header + 24
+                let is_answer = frame.len() >= header + 24
                     && (frame[23] == 6 || frame[20] == 6)
                     && frame[header + 13] & 0x12 == 0x12;
                 if is_answer && frame[header + 20..header + 22] == [2, 4] {
@@ -133,6 +145,12 @@ fn asked_by_arp(frame: &[u8]) -> Option<[u8; 4]> {
     } else {
         None
     }
+}
+
+/// The address that a station asks for in a neighbour solicitation.
+fn solicited(frame: &[u8]) -> Option<Ipv6Addr> {
+    let asks = frame.get(12..14)? == [0x86, 0xdd] && frame[20] == 58 && *frame.get(54)? == 135;
+    asks.then(|| Some(Ipv6Addr::from(*frame.get(62..)?.first_chunk()?)))?
 }
 
 fn arp_reply(ip: [u8; 4], target: [u8; 4]) -> Vec<u8> {
