@@ -62,7 +62,8 @@ fn the_queue_depth_stays_when_a_volume_in_memory_was_made() -> Result<()> {
         spec()?.memory(160).nic(Nic::user()).disk(keeps_configuration(disk.path())).reboots();
     let mut vm = boot(spec)?;
     let log = vm.run("show log")?.text;
-    let depth = log.split("a queue depth of ").nth(1).and_then(|rest| rest.split(' ').next());
+    let depth = log.split("queue depth reduced from 512 to ").nth(1);
+    let depth = depth.and_then(|rest| rest.split(':').next());
     let depth = depth.with_context(|| log.clone())?;
     vm.run("save")?.contains("saved")?;
     vm.run("show config")?.contains("offered_depth = 0")?;
