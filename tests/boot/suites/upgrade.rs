@@ -164,6 +164,8 @@ fn has_its_address(vm: &mut Vm) -> Result<()> {
 
 /// Orders an upgrade, and waits until what is started by it has its console.
 fn upgrade(vm: &mut Vm, from: &str) -> Result<()> {
+    // A lease is probed for half a second before it is used.
+    has_its_address(vm)?;
     vm.serial.send(format!("upgrade {from}\r").as_bytes())?;
     vm.wait_for_within("written, and read back; restarting", START)?;
     vm.wait_for_within(" ready", START)?;
@@ -457,6 +459,7 @@ fn a_watchdog_ends_a_trial_that_hangs(device: [&str; 2], name: &str) -> Result<(
     let shown = slots(&mut vm)?;
     ensure!(shown["watchdog_seconds"] == 5, "{shown:#}");
     // Longer than that passes while it is seen to.
+    has_its_address(&mut vm)?;
     vm.run("ping 10.0.2.2 15")?.contains("15 of 15")?;
     Ok(())
 }
