@@ -189,7 +189,7 @@ fn scan_uhyve(
     None
 }
 
-/// Sets what is done after a panic before there is a configuration, and in case that there will be none.
+/// Sets the panic policy from the command line: it holds until the configuration is read, and if none can be read.
 fn set_panic_policy(command_line: &str) {
     let policy = command_line.split_ascii_whitespace();
     let policy = policy.filter_map(|word| word.strip_prefix("isthmus.system.on_panic="));

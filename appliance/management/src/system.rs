@@ -32,7 +32,7 @@ impl System for Operator<'_> {
             .map_or_else(|| self.0.document_mut().set(path, value), |problem| Err(vec![problem]));
         match &done {
             Ok(()) => audit(format_args!("console: set {path} {}", shown(path, value))),
-            // What is wrong with it may be that it is not where it belongs: it is shown to the operator alone.
+            // The reason may quote a secret that was set under a wrong key: the console shows it, the log does not.
             Err(_) => audit(format_args!("console: set {}: refused", cut(path))),
         }
         done?;

@@ -1,6 +1,6 @@
 //! The pages of the HTTP server: metrics, health, status, the object tree, captures. Who may do what is
-//! [`net::http::access`]'s; everything that is written, or was to be, is logged with who wrote it. Pages of which there may
-//! be much are made as they are sent, a piece in a round.
+//! [`net::http::access`]'s; each write, and each refused write, is logged with the host that asked for it. Long pages
+//! are made as they are sent, a piece in a round.
 
 use crate::appliance::Appliance;
 use crate::log_ring::audit;
@@ -184,7 +184,7 @@ impl Web<'_> {
     }
 }
 
-/// Whether a part of the tree is told at once.
+/// Whether a node of the tree fits into one piece.
 fn is_small(node: &Node) -> bool {
     matches!(node, Node::Whole(_) | Node::Guarded(..))
 }
@@ -244,7 +244,7 @@ impl Handler for Web<'_> {
             self.refused(denied.refusal(request));
             return denied.response();
         }
-        // Who was allowed to read is not known: whether it is ready tells everybody what to do.
+        // The document that said which hosts may read is lost: only `/healthz` and `/readyz`, which names the remedy, answer.
         let document = self.appliance.document();
         let unknown = document.is_closed() && document.config().http.hosts.is_empty();
         if unknown && !matches!(request.path, "/healthz" | "/readyz") {

@@ -196,7 +196,7 @@ impl Users {
         Some(ended)
     }
 
-    /// Keeps what is left of a rule, or forgets who it was if nothing is.
+    /// Keeps the connections that a removed rule still has to end, or frees its place if it has none.
     fn put_ending(&mut self, place: usize, left: Option<Ending>) {
         self.users[place] = left.map(User::Ending);
         if self.users[place].is_none() {

@@ -54,6 +54,25 @@ pub fn ip(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n)
 }
 
+/// A rule from a port to a server; the rest as in a configuration that does not set it.
+pub fn rule(listen: u16, server: SocketAddr, smc: bool) -> Rule {
+    Rule {
+        name: "r".into(),
+        listen: Listen::Port(listen),
+        offers: true,
+        backends: vec![Target::Socket(server)],
+        smc,
+        proxy: false,
+        connect_timeout: Duration::from_secs(3),
+        idle_timeout: None,
+        health_interval: None,
+        gate: Gate::default(),
+        limits: LIMITS,
+        framing: Framing { lengths: true, longest: 64 << 10 },
+        signal: None,
+    }
+}
+
 /// The interface of a machine.
 pub fn interface(n: u8, now: Instant) -> Interface {
     let mut interface = Interface::new(mac(n), 1500, [n; 32], now);
@@ -128,23 +147,7 @@ impl Machine {
 
     /// Has a rule on [`RULE`] that relays to `server`, over SMC-R if it can.
     pub fn relay(&mut self, server: SocketAddr, now: Instant) {
-        let rule = Rule {
-            name: "r".into(),
-            listen: Listen::Port(RULE),
-            offers: true,
-            backends: vec![Target::Socket(server)],
-            smc: true,
-            proxy: false,
-            // As it is configured if nobody says otherwise.
-            connect_timeout: Duration::from_secs(3),
-            idle_timeout: None,
-            health_interval: None,
-            gate: Gate::default(),
-            limits: LIMITS,
-            framing: Framing { lengths: true, longest: 64 << 10 },
-            signal: None,
-        };
-        self.add_rule("r", rule, 1, now);
+        self.add_rule("r", rule(RULE, server, true), 1, now);
     }
 
     /// Has an echo service, which offers SMC-R or does not.

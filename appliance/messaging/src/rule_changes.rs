@@ -33,22 +33,8 @@ struct World {
     users: Connector,
 }
 
-fn rule(listen: u16, server: (u8, u16), smc: bool) -> Rule {
-    Rule {
-        name: "r".into(),
-        listen: Listen::Port(listen),
-        offers: true,
-        backends: vec![Target::Socket(SocketAddr::from((ip(server.0), server.1)))],
-        smc,
-        proxy: false,
-        connect_timeout: Duration::from_secs(3),
-        idle_timeout: None,
-        health_interval: None,
-        gate: Gate::default(),
-        limits: LIMITS,
-        framing: Framing { lengths: true, longest: 64 << 10 },
-        signal: None,
-    }
+fn rule(listen: u16, (host, port): (u8, u16), smc: bool) -> Rule {
+    machine::rule(listen, SocketAddr::from((ip(host), port)), smc)
 }
 
 /// The gateway's rule: to the echo service of the host, over TCP.

@@ -195,7 +195,7 @@ fn show_on(screen: boot::Screen, devices: &mut Devices) {
     let free = screen.text && screen.address == TEXT && len <= 0x8000
         || !screen.text && is_of_device(devices.memory, screen.address, len);
     let free = free && devices.claims.take(screen.address, len, Claim::Memory);
-    // SAFETY: no memory of the machine lies there (checked), and it was claimed: no device gets it.
+    // SAFETY: the range holds no RAM (checked), and it was claimed, so that no driver gets it.
     if !free || !unsafe { screen::take(screen, &mut devices.arena) } {
         log::warn!("screen at {:#x}: it makes no sense, and is not used", screen.address);
     }
@@ -213,7 +213,7 @@ pub struct Devices {
     arena: Arena,
     /// All memory of the machine.
     memory: &'static MemoryMap,
-    /// What has a user already: base addresses may overlap, if a device lies.
+    /// Address ranges that are in use: a device may report a base address inside another one's.
     claims: Claims,
 }
 
@@ -257,7 +257,7 @@ unsafe impl Platform for Devices {
         if !self.claim(address, len, Claim::Registers) {
             return None;
         }
-        // SAFETY: no memory of the machine lies there, and no memory that a driver has a window to (checked).
+        // SAFETY: the range holds no RAM and no window of a driver (`claims` has checked it above).
         let registers = unsafe { paging::map_registers(address, len, &mut self.arena)? };
         Some(Box::new(registers))
     }
@@ -266,7 +266,7 @@ unsafe impl Platform for Devices {
         if !self.claim(address, len, Claim::Memory) {
             return None;
         }
-        // SAFETY: no memory of the machine lies there, and nobody else was given any of it, nor will be (checked).
+        // SAFETY: the range holds no RAM, and `claims` gives it to this caller alone (checked above).
         unsafe { paging::map_memory(address, len, &mut self.arena) }
     }
 

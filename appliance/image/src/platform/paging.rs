@@ -76,8 +76,8 @@ pub unsafe fn map_memory(address: u64, len: usize, arena: &mut Arena) -> Option<
     let mut at = address.next_multiple_of(LARGE_PAGE);
     while at + LARGE_PAGE <= end.min(MAPPED) {
         let entry = entry(at, 2, arena)?;
-        // SAFETY: an entry of a table of ours. The large page lies in the stretch as a whole, of which nobody uses any part
-        // (the caller's promise).
+        // SAFETY: `entry` is in one of our page tables. The caller promises that no part of the range is in use, and the whole
+        // large page is inside the range.
         unsafe {
             if *entry & (PRESENT | LARGE) == PRESENT | LARGE {
                 *entry &= !UNCACHED;

@@ -34,7 +34,7 @@ fn lets_in(export: &Export, open: &Open) -> bool {
     (export.sessions.is_empty() || session) && open.hosts.iter().all(|&host| hosts.admits(host))
 }
 
-/// What is to be said after `changed` has become what it is in `exports`, or is gone.
+/// Warnings after the export `changed` was changed, or removed from `exports`.
 fn lines(exports: &[Export], changed: &ExportName, volume: &Name, open: &[Open]) -> Vec<String> {
     let mut lines = Vec::new();
     let now = exports.iter().find(|export| export.name == *changed);
@@ -64,7 +64,7 @@ fn lines(exports: &[Export], changed: &ExportName, volume: &Name, open: &[Open])
     lines
 }
 
-/// Who can open a volume that was made now: everybody as long as there is no `[[export]]`, then nobody.
+/// Which hosts can open a new volume: all while there is no `[[export]]`, otherwise none.
 pub(super) fn of_new_volume(name: &Name, open: bool) -> String {
     match open {
         true => format!("volume {name} is exported to everybody as {name}\n"),
@@ -143,7 +143,7 @@ mod tests {
         // Gone, it leaves the same open.
         assert_eq!(told(&all[..1], "safe", &[]).len(), 1);
         assert!(told(std::slice::from_ref(&safe), "safe", &[]).is_empty());
-        // Nobody is misled by one that is open itself.
+        // An export that is itself open to all gets no warning.
         assert!(told(&all, "ram0", &[]).is_empty());
         let some = [export("b", "ram0", &["10.0.0.3"]), safe];
         assert_eq!(told(&some, "safe", &[]), ["volume ram0 is still exported to 10.0.0.3/32 as b"]);

@@ -283,9 +283,8 @@ fn a_mirror_of_memory_and_a_remote_volume() {
     assert_eq!(world.request_at(Operation::Read, 8 + RESERVED, 0), [0x78; 4096]);
 }
 
-/// Nobody asks the mirror for anything, and the server is gone: the member is out within seconds, and back later.
-#[test]
-fn idle_mirror_leaves_out_a_remote_member_that_is_cut_off() {
+/// A world whose first side has the mirror `safe` of `ram0` and the remote volume `far`.
+fn mirrored() -> World {
     let mut world = World::new(&REMOTE);
     world.pass(Duration::from_millis(100));
     let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
@@ -293,6 +292,13 @@ fn idle_mirror_leaves_out_a_remote_member_that_is_cut_off() {
     let now = world.now;
     let Side { arena, storage, .. } = &mut world.sides[0];
     storage.add_mirror(&mirror, Some([7; 16]), arena, now).unwrap();
+    world
+}
+
+/// No client uses the mirror, and the server is gone: the member is out within seconds, and back later.
+#[test]
+fn idle_mirror_leaves_out_a_remote_member_that_is_cut_off() {
+    let mut world = mirrored();
     let status = |world: &World| {
         let mirror = &world.sides[0].storage.remote_storage.as_ref().unwrap().mirrors[0];
         mirror.status.get()
@@ -312,13 +318,7 @@ fn idle_mirror_leaves_out_a_remote_member_that_is_cut_off() {
 /// What a mirror is doing ends before it is taken apart, and no more is begun.
 #[test]
 fn a_mirror_that_copies_comes_to_rest_first() {
-    let mut world = World::new(&REMOTE);
-    world.pass(Duration::from_millis(100));
-    let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
-    let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members, timeout_ms: 5000 };
-    let now = world.now;
-    let Side { arena, storage, .. } = &mut world.sides[0];
-    storage.add_mirror(&mirror, Some([7; 16]), arena, now).unwrap();
+    let mut world = mirrored();
     let slot = |world: &World| {
         let mirror = &world.sides[0].storage.remote_storage.as_ref().unwrap().mirrors[0];
         (mirror.status.get(), mirror.ending.clone())

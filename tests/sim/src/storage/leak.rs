@@ -85,16 +85,7 @@ pub fn thief(seed: u64) {
         }
         let latency = Duration::from_micros(5);
         let disk = Manners { cache: false, latency, errors: 0, stalls: 0, kept: 1000 };
-        let config = server::Config {
-            queue_depth: 8,
-            chunk_size: 16 << 10,
-            max_sessions: 4,
-            max_connections: 8,
-            completions: 2048,
-            heartbeat_interval: Duration::from_millis(500),
-            handshake_timeout: Duration::from_secs(4),
-            ..server::Config::default()
-        };
+        let config = config();
         let disk = SimDisk::new(SECTORS, disk, rng.fork());
         let mut gateway = Gateway::new(vec![port(0, 0)], 1500, config, disk, SECTORS, part(0));
         let host = port(1, 0);
@@ -125,6 +116,20 @@ pub fn thief(seed: u64) {
     });
 }
 
+/// The server of a gateway with little memory.
+fn config() -> server::Config {
+    server::Config {
+        queue_depth: 8,
+        chunk_size: 16 << 10,
+        max_sessions: 4,
+        max_connections: 8,
+        completions: 2048,
+        heartbeat_interval: Duration::from_millis(500),
+        handshake_timeout: Duration::from_secs(4),
+        ..server::Config::default()
+    }
+}
+
 /// Runs a seed.
 pub fn run(seed: u64) {
     let mut rng = Rng::new(seed);
@@ -145,15 +150,9 @@ pub fn run(seed: u64) {
         };
         let config = server::Config {
             queue_depth: rng.pick(&[2, 8]),
-            chunk_size: 16 << 10,
             oversubscribe: rng.pick(&[1, 1, 6]),
             always_invalidate: rng.chance(500),
-            max_sessions: 4,
-            max_connections: 8,
-            completions: 2048,
-            heartbeat_interval: Duration::from_millis(500),
-            handshake_timeout: Duration::from_secs(4),
-            ..server::Config::default()
+            ..config()
         };
         let disk = SimDisk::new(SECTORS, disk, rng.fork());
         let mut gateway = Gateway::new(vec![port(0, 0)], 1500, config, disk, SECTORS, part(0));
